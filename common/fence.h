@@ -1,0 +1,30 @@
+/* fence.h - where a model's layers are cut into stages.
+ *
+ * A fence of N stages has N+1 entries: 0 = at[0] < at[1] < .. < at[N] = n_layers. Stage s runs the
+ * layers [at[s], at[s+1]). It is computed once, by the coordinator; a stage is told its range. */
+#ifndef COMMON_FENCE_H
+#define COMMON_FENCE_H
+
+#include "common/doors.h"
+#include "common/model.h"
+
+typedef struct {
+    uint32_t n_stages;            /* 1 .. STAGES_MAX */
+    uint32_t at[STAGES_MAX + 1];
+    bool moved;                   /* an even cut was moved off a forbidden one; say so */
+} fence;
+
+/* Compute the fence that the doors ask for. even: cut s = floor(s * n_layers / N), moved off
+ * forbidden cuts. auto: the cuts whose largest stage (layer bytes, embedding with the first, norm
+ * and head with the last; a tied head counts with both) is smallest, the earliest such.
+ * ST_BAD_DOOR: more stages than layers, or a cut that breaks its rule (at 0 or n_layers, repeated,
+ * out of order, forbidden, or a number of cuts that is not N - 1); *e names variable, value, rule. */
+MUST_USE status fence_plan(fence *out, const doors *d, const model_desc *m, errmsg *e);
+
+/* Bytes of weights of stage s under f. */
+uint64_t fence_stage_bytes(const fence *f, const model_desc *m, uint32_t s);
+
+/* The stage that owns layer il. il >= n_layers (the model's own draft layers) is the last stage's. */
+uint32_t fence_stage_of(const fence *f, uint32_t il);
+
+#endif

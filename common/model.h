@@ -1,0 +1,78 @@
+/* model.h - what a model is made of: a description that the layer walk, the plan and the checks all
+ * read, so that the next architecture is a table entry and not a fork.
+ *
+ * model_read looks up the architecture's entry (arch table in model_arch.c), reads the
+ * hyper-parameters from the file's metadata and resolves every tensor the architecture needs, with
+ * its shape and type checked. Refuses by name: an unknown architecture, a missing or misshapen
+ * tensor, a type without products, rope scaling that is not known, expert or other extra tensors
+ * that the entry does not know (a tensor that would be ignored is never ignored silently). */
+#ifndef COMMON_MODEL_H
+#define COMMON_MODEL_H
+
+#include "common/gguf.h"
+
+#define LAYERS_MAX 512u
+#define ROPE_PAIRS_MAX 256u /* half of the largest head */
+
+/* A tensor of the model, as a stage finds it: type, shape and place in the file. */
+typedef struct {
+    const gguf_tensor *t; /* NULL: the model has none */
+} tensor_ref;
+
+typedef enum { ROPE_PAIRS /* elements 2i, 2i+1: llama */, ROPE_NEOX /* i, i + d/2 */ } rope_kind;
+typedef enum { ROPE_SCALING_NONE, ROPE_SCALING_LINEAR, ROPE_SCALING_YARN } rope_scaling;
+typedef enum { FFN_SWIGLU } ffn_kind;
+
+/* Rotation of one kind of layer. The angle of pair i at position p is computed in double from these
+ * (stage/rope.c): llama3 factors divide the frequency (freq_factors), linear divides the position by
+ * `factor`, yarn blends both (ext_factor 1, beta_fast, beta_slow, original context) and scales the
+ * magnitude by attn_factor. Source: the YaRN paper and llama 3.1's published rule. */
+typedef struct {
+    rope_kind kind;
+    rope_scaling scaling;
+    uint32_t n_rot;       /* rotated elements per head, even, <= head size */
+    float base;
+    float factor;         /* >= 1; 1 without scaling */
+    uint32_t n_ctx_orig;  /* yarn */
+    float beta_fast, beta_slow;
+    float attn_factor;
+    tensor_ref freq_factors; /* f32 [n_rot / 2], a tensor of the whole model; may be absent */
+} rope_desc;
+
+typedef struct {
+    tensor_ref attn_norm;                    /* f32 [n_embd] */
+    tensor_ref attn_q, attn_k, attn_v;       /* [n_embd, n_heads*head], [n_embd, n_kv_heads*head] x2 */
+    tensor_ref attn_q_bias, attn_k_bias, attn_v_bias; /* may be absent */
+    tensor_ref attn_output;                  /* [n_heads*head, n_embd] */
+    tensor_ref ffn_norm;                     /* f32 [n_embd] */
+    tensor_ref ffn_gate, ffn_up, ffn_down;   /* [n_embd, n_ff] x2, [n_ff, n_embd] */
+} layer_desc;
+
+typedef struct {
+    const char *arch;         /* the entry's name, static */
+    uint32_t n_layers, n_embd, n_ff, n_heads, n_kv_heads, n_head; /* n_head: size of one head */
+    uint32_t n_vocab;
+    uint32_t n_ctx_train;
+    float rms_eps;
+    float attn_scale;         /* usually 1/sqrt(n_head) */
+    rope_desc rope;
+    ffn_kind ffn;
+    uint32_t aux_bytes;       /* extra bytes that a row carries across a boundary; 0 now */
+    tensor_ref token_embd;    /* [n_embd, n_vocab] */
+    tensor_ref output_norm;   /* f32 [n_embd] */
+    tensor_ref output;        /* [n_embd, n_vocab]; the same as token_embd when tied */
+    bool tied;
+    bool cut_forbidden[LAYERS_MAX]; /* [il]: no boundary may stand before layer il */
+    layer_desc layer[LAYERS_MAX];
+} model_desc;
+
+/* Describe g. *out is large: allocate it. ST_BAD_MODEL: *e names tensor, key or architecture. */
+MUST_USE status model_read(model_desc *out, const gguf *g, errmsg *e);
+
+/* Stored bytes of layer il's tensors. */
+uint64_t model_layer_bytes(const model_desc *m, uint32_t il);
+
+/* Architectures that have an entry, as one line "llama, ..." in static storage. */
+const char *model_archs(void);
+
+#endif

@@ -1,0 +1,47 @@
+/* isa.h - the arithmetic of the cpu backend as one table per instruction set.
+ *
+ * ref (plain C), avx2 (AVX2 + FMA + F16C) and avx512 (F, BW, VL, DQ) fill it; all three give the
+ * same bits for the same inputs, whatever rows stand beside and however a range is cut between
+ * threads. Functions work on a range of outputs so that threads can share an op.
+ *
+ * Sums of products: sixteen f32 lanes; term i goes to lane i mod 16 by one fused multiply-add,
+ * i ascending; a lane without a term at the end is left as it is; then the tree
+ * (l, l+8), (l, l+4), (l, l+2), (l, l+1). Stored types are converted to f32 exactly first (Q8_0:
+ * d * q, exact in f32).
+ *
+ * ISA tables hold no state and are safe from any thread. */
+#ifndef KERNELS_CPU_ISA_H
+#define KERNELS_CPU_ISA_H
+
+#include "kernels/backend.h"
+
+typedef struct {
+    const char *name;
+
+    /* out[r * n_out + o] for o in [o_begin, o_end), all n_rows rows; x is f32 [n_rows, n_in]. */
+    void (*matmul)(float *out, const void *w, dtype type, uint32_t n_in, uint32_t n_out,
+                   const float *x, const float *bias, uint32_t n_rows, uint32_t o_begin,
+                   uint32_t o_end);
+    void (*rms_norm_row)(float *out, const float *x, const float *w, uint32_t n, float eps);
+    void (*silu_mul)(float *out, const float *gate, const float *up, uint64_t n);
+    void (*add)(float *x, const float *y, uint64_t n);
+    /* n stored values to f32 and back (F32, F16, BF16 both ways, round to nearest even; Q8_0 only
+     * to f32; n a multiple of the block). */
+    void (*to_f32)(float *out, const void *in, dtype type, uint64_t n);
+    void (*from_f32)(void *out, dtype type, const float *in, uint64_t n);
+    void (*rope_row)(float *x, const float *cos, const float *sin, uint32_t n_rot, bool neox,
+                     uint32_t n_heads, uint32_t n_head);
+    /* One query head of one row over positions [first, last]: k and v are the pools offset to the
+     * KV head; block b starts at b * block_stride bytes. scratch: f32 [ATTN_CELL + 2 * n_head]. */
+    void (*attention_head)(float *out, const float *q, const void *k, const void *v, dtype type,
+                           uint64_t block_stride, const uint32_t *table, uint32_t first,
+                           uint32_t last, uint32_t n_head, float scale, float *scratch);
+    bool (*all_finite)(const float *x, uint64_t n);
+} cpu_isa;
+
+extern const cpu_isa cpu_isa_ref, cpu_isa_avx2, cpu_isa_avx512;
+
+/* The best table that this machine runs ("auto"), or the named one; NULL: not here or no such. */
+const cpu_isa *cpu_isa_get(const char *name);
+
+#endif
