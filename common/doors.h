@@ -1,10 +1,17 @@
 /* doors.h - the environment variables of the design's section 4, parsed in one place.
  *
  * A door is unset, empty (the default), or a value that keeps its rule; anything else refuses to
- * start with one line naming variable, value and rule. Numbers are decimal digits only (no sign, no
- * space, no prefix; leading zeros are digits). A command-line flag of the same name wins: prefix
- * MEMRA_PP_ or MEMRA_ dropped, lower case, hyphens (--stages, --prime-chunk). A door whose mechanism
- * this build lacks accepts only its default. */
+ * start with one line naming variable (or flag, when the value came from there), value and rule.
+ * Numbers are decimal digits only (no sign, no space, no prefix; leading zeros are digits). A
+ * command-line flag of the same name wins: prefix MEMRA_PP_ or MEMRA_ dropped, lower case, hyphens
+ * (--stages, --prime-chunk). A door whose mechanism this build lacks accepts only its default.
+ *
+ * Doors that speak of each other:
+ * - SPLITS=c1,.. needs STAGES=N with N - 1 cuts; the words even and auto are legal with any STAGES.
+ * - SPLIT=c needs STAGES=2 and no SPLITS, whatever SPLITS says.
+ * - DEVICES has one element per stage (one, when the door STAGES is shut), or is the one word auto.
+ *   auto may stand for single stages too. Whether a device exists is the planner's to say.
+ * - FAULT may name no stage that STAGES does not have. */
 #ifndef COMMON_DOORS_H
 #define COMMON_DOORS_H
 
@@ -18,8 +25,35 @@
 
 typedef enum { SPLITS_EVEN, SPLITS_AUTO, SPLITS_LIST } splits_kind;
 typedef enum { DEVICE_AUTO, DEVICE_CPU, DEVICE_CPU_NODE, DEVICE_CUDA } device_kind;
-typedef enum { TRANSPORT_AUTO, TRANSPORT_IPC, TRANSPORT_NCCL, TRANSPORT_HOST, TRANSPORT_SHM } transport_kind;
+typedef enum {
+    TRANSPORT_AUTO,
+    TRANSPORT_IPC,
+    TRANSPORT_NCCL,
+    TRANSPORT_HOST,
+    TRANSPORT_SHM
+} transport_kind;
 typedef enum { SIGNAL_AUTO, SIGNAL_EVENT, SIGNAL_MEMOP, SIGNAL_SPIN } signal_kind;
+
+/* A door's index in doors_table and door_values. */
+typedef enum {
+    DOOR_STAGES,
+    DOOR_SPLITS,
+    DOOR_SPLIT,
+    DOOR_DEVICES,
+    DOOR_SHARD,
+    DOOR_STREAMS,
+    DOOR_TRANSPORT,
+    DOOR_SIGNAL,
+    DOOR_FAULT,
+    DOOR_OVERLAP,
+    DOOR_BATCH_PP,
+    DOOR_SPEC_PP,
+    DOOR_PRIME_PP,
+    DOOR_PRIME_PIPE,
+    DOOR_PRIME_CHUNK,
+    DOOR_ALLOW_UNSPLIT_BATCH,
+    DOOR_COUNT
+} door_id;
 
 typedef struct {
     device_kind kind;
@@ -28,40 +62,43 @@ typedef struct {
 
 /* Carried in each step, so that a gate flips them between two steps of one run. */
 typedef struct {
-    bool overlap;        /* alternate the two slots per step */
-    bool batch_pp, spec_pp, prime_pp; /* false: that path unsplit on the primary */
-    bool prime_pipe;     /* false: chunks walk one after the other */
-    bool allow_unsplit_batch;
+    bool overlap;        /* alternate the two slots per step; default on */
+    bool batch_pp, spec_pp, prime_pp; /* false: that path unsplit on the primary; default on */
+    bool prime_pipe;     /* false: chunks walk one after the other; default on */
+    bool allow_unsplit_batch; /* default off */
     uint32_t prime_chunk; /* rows; 0: planned */
 } step_doors;
 
 typedef struct {
-    uint32_t n_stages;   /* 1: the door is shut */
+    uint32_t n_stages;   /* 1 .. STAGES_MAX; 1: the door is shut */
     bool stages_set;     /* MEMRA_PP_STAGES names a number >= 2 */
     splits_kind splits;
     bool split_old;      /* cuts come from MEMRA_PP_SPLIT */
-    uint32_t n_cuts;
-    uint32_t cut[STAGES_MAX];
+    uint32_t n_cuts;     /* SPLITS_LIST: n_stages - 1; else 0 */
+    uint32_t cut[STAGES_MAX]; /* strictly increasing, > 0 */
     uint32_t n_devices;  /* 0: the default placement; otherwise n_stages (or 1 entry: auto) */
     device_door device[STAGES_MAX];
-    bool shard, streams;
+    bool shard, streams; /* default on */
     transport_kind transport;
     signal_kind signal;
     fault_list faults;
-    char fault_text[512]; /* as given, handed to the stages */
+    char fault_text[FAULT_TEXT_BYTES_MAX + 1]; /* as given, handed to the stages */
     step_doors step;
+    bool from_flag[DOOR_COUNT]; /* for messages: see doors_name */
 } doors;
 
-/* One door: its variable, its flag and its rule in words (for --help and for refusals). */
+/* One door: its variable, its flag without dashes, and its rule in words (for --help, refusals). */
 typedef struct {
     const char *variable, *flag, *rule;
 } door_info;
+
+/* The table, DOOR_COUNT entries, static storage; n may be NULL. */
 const door_info *doors_table(uint32_t *n);
 
-/* Values by door index of doors_table; NULL or "": unset. */
+/* Values by door_id; NULL or "": unset. Strings are borrowed. */
 typedef struct {
-    const char *value[32];
-    bool from_flag[32];
+    const char *value[DOOR_COUNT];
+    bool from_flag[DOOR_COUNT];
 } door_values;
 
 /* Read the environment into *v (borrowed strings). */
@@ -70,7 +107,14 @@ void doors_from_environment(door_values *v);
 /* If argument is a door's flag without its leading dashes ("stages"), its index; otherwise -1. */
 int doors_flag_index(const char *flag);
 
-/* Parse and check everything that can be checked without a model. ST_BAD_DOOR with *e. */
+/* What a person called the door: "MEMRA_PP_STAGES", or "--stages" when the value came from it. */
+const char *doors_name(const doors *d, door_id id);
+
+/* All doors unset: one stage. */
+doors doors_default(void);
+
+/* Parse and check everything that can be checked without a model. ST_BAD_DOOR with *e; *out is
+ * doors_default() then. */
 MUST_USE status doors_parse(doors *out, const door_values *v, errmsg *e);
 
 #endif

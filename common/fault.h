@@ -1,11 +1,12 @@
 /* fault.h - MEMRA_PP_FAULT: faults injected on purpose, for tests and for people who want to see.
  *
  * "stage=1,at=decode,step=17,kind=kill;stage=all,kind=slow:20,every=1": entries joined by ';', each
- * of key=value pairs joined by ','. Keys: stage (a number or all), at (load, prime, decode, idle,
- * recovery; left out: any), step (the coordinator's sequence; left out: the first that fits), kind
- * (kill, stop, hang, exit, slow:MS, corrupt; required), every=1 (again and again; otherwise once per
- * run). Kinds that the design knows and this build lacks (cuda, oom, nan, badmsg) are refused by
- * name, and so is at=recovery until stages are replaced. */
+ * of key=value pairs joined by ',', every key at most once, nothing empty, no spaces. Keys: stage
+ * (a number or all; required), kind (kill, stop, hang, exit, slow:MS, corrupt; required), at (load,
+ * prime, decode, idle; left out: any), step (the coordinator's sequence; left out: the first that
+ * fits; not with load or idle, where no step is in hand), every (1: again and again; 0 or left out:
+ * once per run). What the design knows and this build lacks (kinds cuda, oom, nan, badmsg;
+ * at=recovery) is refused by name. */
 #ifndef COMMON_FAULT_H
 #define COMMON_FAULT_H
 
@@ -15,18 +16,33 @@
 #include <stdint.h>
 
 #define FAULTS_MAX 16u
+#define FAULT_TEXT_BYTES_MAX 511u
 #define FAULT_STAGE_ALL UINT32_MAX
 #define FAULT_STEP_ANY UINT64_MAX
+#define FAULT_SLOW_MS_MAX 3600000u
 
-typedef enum { FAULT_KILL, FAULT_STOP, FAULT_HANG, FAULT_EXIT, FAULT_SLOW, FAULT_CORRUPT } fault_kind;
-typedef enum { FAULT_AT_ANY, FAULT_AT_LOAD, FAULT_AT_PRIME, FAULT_AT_DECODE, FAULT_AT_IDLE } fault_at;
+typedef enum {
+    FAULT_KILL,
+    FAULT_STOP,
+    FAULT_HANG,
+    FAULT_EXIT,
+    FAULT_SLOW,
+    FAULT_CORRUPT
+} fault_kind;
+typedef enum {
+    FAULT_AT_ANY,
+    FAULT_AT_LOAD,
+    FAULT_AT_PRIME,
+    FAULT_AT_DECODE,
+    FAULT_AT_IDLE
+} fault_at;
 
 typedef struct {
-    uint32_t stage;
+    uint32_t stage;    /* or FAULT_STAGE_ALL */
     fault_at at;
-    uint64_t step;
+    uint64_t step;     /* or FAULT_STEP_ANY */
     fault_kind kind;
-    uint32_t slow_ms;  /* kind slow: how much longer a step takes */
+    uint32_t slow_ms;  /* kind slow: how much longer a step takes, 1..FAULT_SLOW_MS_MAX; else 0 */
     bool every;
 } fault;
 
@@ -35,13 +51,18 @@ typedef struct {
     fault list[FAULTS_MAX];
 } fault_list;
 
-/* Parse text (empty: no faults). ST_BAD_DOOR: *e names variable, value and rule. A stage number is
- * checked against the number of stages by the caller that knows it. */
+/* Parse text (NULL or empty: no faults). ST_BAD_DOOR: *e names MEMRA_PP_FAULT, the value and the
+ * rule, and *out is empty. A stage number is checked against the number of stages by the caller
+ * that knows it (doors_parse does). */
 MUST_USE status fault_parse(fault_list *out, const char *text, errmsg *e);
 
+/* The same, with the name that the message gives to the text ("--fault"). */
+MUST_USE status fault_parse_as(fault_list *out, const char *name, const char *text, errmsg *e);
+
 /* The first fault of the list that fits, NULL for none. `fired` (FAULTS_MAX flags of the caller,
- * zeroed at its start) remembers which once-only faults have run. at: where the stage is now; seq:
- * the step in hand, FAULT_STEP_ANY outside a step (a fault that names a step does not fit there). */
+ * zeroed at its start) remembers which once-only faults have run; one that is returned is marked
+ * there. at: where the stage is now; seq: the step in hand, FAULT_STEP_ANY outside a step (a fault
+ * that names a step does not fit there). */
 const fault *fault_match(const fault_list *l, bool fired[FAULTS_MAX], uint32_t stage, fault_at at,
                          uint64_t seq);
 

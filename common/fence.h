@@ -14,17 +14,24 @@ typedef struct {
     bool moved;                   /* an even cut was moved off a forbidden one; say so */
 } fence;
 
-/* Compute the fence that the doors ask for. even: cut s = floor(s * n_layers / N), moved off
- * forbidden cuts. auto: the cuts whose largest stage (layer bytes, embedding with the first, norm
- * and head with the last; a tied head counts with both) is smallest, the earliest such.
- * ST_BAD_DOOR: more stages than layers, or a cut that breaks its rule (at 0 or n_layers, repeated,
- * out of order, forbidden, or a number of cuts that is not N - 1); *e names variable, value, rule. */
+/* Compute the fence that the doors ask for; d may be filled by hand: n_stages (1 .. STAGES_MAX),
+ * splits, and for a list n_cuts and cut. Cuts are checked as if a person had written them.
+ * even: cut s = floor(s * n_layers / N); where that cut is forbidden, or was taken by one that
+ * moved, the nearest legal place that leaves room for the cuts after it (ties: the earlier).
+ * auto: the cuts whose largest stage (fence_stage_bytes) is smallest; of those the most even ones
+ * (least sum of squares), then the earliest.
+ * ST_BAD_DOOR: more stages than layers or than the legal cuts allow, or a cut that breaks its rule
+ * (at 0 or n_layers, repeated, out of order, forbidden, or a number of cuts that is not N - 1); *e
+ * names variable or flag, value and rule. ST_RESOURCES: no memory (auto only). On error *out is the
+ * one-stage fence. */
 MUST_USE status fence_plan(fence *out, const doors *d, const model_desc *m, errmsg *e);
 
-/* Bytes of weights of stage s under f. */
+/* Bytes of weights of stage s under f: its layers, the embedding with the first stage, norm and
+ * head with the last (a tied head counts with both; once when they are one stage), and with every
+ * stage the tensors of the whole model that layers share (rope factors). */
 uint64_t fence_stage_bytes(const fence *f, const model_desc *m, uint32_t s);
 
-/* The stage that owns layer il. il >= n_layers (the model's own draft layers) is the last stage's. */
+/* The stage that owns layer il; il >= n_layers (the model's own draft layers): the last stage. */
 uint32_t fence_stage_of(const fence *f, uint32_t il);
 
 #endif

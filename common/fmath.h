@@ -1,18 +1,42 @@
 /* fmath.h - exp, log, sin and cos of our own: the same bits on every machine and path.
  *
  * Only IEEE operations that round once (+ - * / sqrt and explicit fma), no contraction (compile with
- * -ffp-contract=off), no table from libm. Scalar; vector paths repeat the same operations. */
+ * -ffp-contract=off), no table from libm. Scalar; vector paths repeat the same operations.
+ * Any thread; no state; the rounding mode must be to nearest and denormals must not be flushed. */
 #ifndef COMMON_FMATH_H
 #define COMMON_FMATH_H
 
-/* e^x for f32; 0 below -87.33 or so (no denormals), +inf above 88.72; error <= 2 ulp. NaN stays. */
+/* e^x for f32; 0 below FM_EXPF_MIN (no denormals), +inf above FM_EXPF_MAX; error <= 2 ulp.
+ * NaN stays NaN; e^0 is exactly 1.
+ *
+ * The operations, for those who repeat them in vectors:
+ *     t = fma(x, FM_EXPF_LOG2E, FM_EXPF_MAGIC);  n = t - FM_EXPF_MAGIC
+ *     r = fma(-n, FM_EXPF_LN2_HI, x);  r = fma(-n, FM_EXPF_LN2_LO, r)
+ *     p = C6;  p = fma(p, r, C5) .. fma(p, r, C2), fma(p, r, 1), fma(p, r, 1)
+ *     bits of the result = bits(p) + (bits(t) << 23), as u32; then the three cases above. */
 float fm_expf(float x);
 
-/* Double: error <= 1e-15 relative over the ranges used (frequencies, softmax sums). */
+#define FM_EXPF_MIN (-0x1.5d589ep+6f)     /* the lowest x whose e^x is a normal number */
+#define FM_EXPF_MAX 0x1.62e42ep+6f        /* the highest x whose e^x is finite */
+#define FM_EXPF_LOG2E 0x1.715476p+0f
+#define FM_EXPF_MAGIC 0x1.8p+23f          /* adding it rounds to an integer, kept in the low bits */
+#define FM_EXPF_LN2_HI 0x1.62e4p-1f       /* 15 bits: n times it is exact */
+#define FM_EXPF_LN2_LO 0x1.7f7d1cp-20f
+#define FM_EXPF_C2 0x1.0p-1f              /* interpolates (e^r - 1 - r) / r^2 at the 5 Chebyshev */
+#define FM_EXPF_C3 0x1.5554dcp-3f         /* nodes of |r| <= ln 2 / 2; relative error of the */
+#define FM_EXPF_C4 0x1.55551ap-5f         /* whole 1.1e-8 */
+#define FM_EXPF_C5 0x1.120ba2p-7f
+#define FM_EXPF_C6 0x1.6d113cp-10f
+
+/* Double: relative error <= 1e-15 (fm_exp where the result is normal; below it goes to 0 through
+ * the denormals, above 709.78 it is +inf). fm_log: -inf at 0, NaN below 0. */
 double fm_exp(double x);
 double fm_log(double x);
 
-/* sin and cos of x radians, |x| <= 2^40, error <= 1e-15 absolute. */
+/* x^y for x > 0, relative error <= 1e-15 * (1 + |y log x|). */
+double fm_pow(double x, double y);
+
+/* sin and cos of x radians, |x| <= 2^40, error <= 1e-15 absolute. NaN for what lies outside. */
 void fm_sincos(double x, double *s, double *c);
 
 #endif

@@ -1,11 +1,13 @@
-/* model.h - what a model is made of: a description that the layer walk, the plan and the checks all
- * read, so that the next architecture is a table entry and not a fork.
+/* model.h - what a model is made of: a description that the layer walk, the plan and the checks
+ * all read, so that the next architecture is a table entry and not a fork.
  *
- * model_read looks up the architecture's entry (arch table in model_arch.c), reads the
- * hyper-parameters from the file's metadata and resolves every tensor the architecture needs, with
- * its shape and type checked. Refuses by name: an unknown architecture, a missing or misshapen
- * tensor, a type without products, rope scaling that is not known, expert or other extra tensors
- * that the entry does not know (a tensor that would be ignored is never ignored silently). */
+ * model_read looks up the architecture's entry (model_arch.h), reads the hyper-parameters from the
+ * file's metadata and resolves every tensor the architecture needs, with its shape and type
+ * checked. Refuses by name: an unknown architecture, a missing or misshapen tensor, a type without
+ * products, norms and biases that are not F32, rope scaling that is not known, keys that ask for
+ * arithmetic the entry does not have (experts, windows, soft caps, ..), expert or other extra
+ * tensors that the entry does not know (a tensor that would be ignored is never ignored silently),
+ * a file without tensors. */
 #ifndef COMMON_MODEL_H
 #define COMMON_MODEL_H
 
@@ -13,8 +15,11 @@
 
 #define LAYERS_MAX 512u
 #define ROPE_PAIRS_MAX 256u /* half of the largest head */
+#define MODEL_WIDTH_MAX (1u << 20) /* n_embd, n_ff, n_heads * n_head */
+#define MODEL_VOCAB_MAX (1u << 24)
 
-/* A tensor of the model, as a stage finds it: type, shape and place in the file. */
+/* A tensor of the model, as a stage finds it: type, shape and place in the file. Owned by the gguf:
+ * a model_desc is good until gguf_close. */
 typedef struct {
     const gguf_tensor *t; /* NULL: the model has none */
 } tensor_ref;
@@ -23,25 +28,27 @@ typedef enum { ROPE_PAIRS /* elements 2i, 2i+1: llama */, ROPE_NEOX /* i, i + d/
 typedef enum { ROPE_SCALING_NONE, ROPE_SCALING_LINEAR, ROPE_SCALING_YARN } rope_scaling;
 typedef enum { FFN_SWIGLU } ffn_kind;
 
-/* Rotation of one kind of layer. The angle of pair i at position p is computed in double from these
- * (stage/rope.c): llama3 factors divide the frequency (freq_factors), linear divides the position by
- * `factor`, yarn blends both (ext_factor 1, beta_fast, beta_slow, original context) and scales the
- * magnitude by attn_factor. Source: the YaRN paper and llama 3.1's published rule. */
+/* Rotation of one kind of layer. The angle of pair i at position p is computed in double from
+ * these (stage/rope.c): llama3 factors divide the frequency (freq_factors), linear divides the
+ * position by `factor`, yarn blends both (ext_factor 1, beta_fast, beta_slow, original context).
+ * cos and sin are multiplied by attn_factor as it stands here: for yarn it already holds the 1 +
+ * 0.1 ln(factor) of the paper times what the file says, otherwise it is 1. Source: the YaRN paper
+ * and llama 3.1's published rule. */
 typedef struct {
     rope_kind kind;
     rope_scaling scaling;
     uint32_t n_rot;       /* rotated elements per head, even, <= head size */
     float base;
     float factor;         /* >= 1; 1 without scaling */
-    uint32_t n_ctx_orig;  /* yarn */
-    float beta_fast, beta_slow;
+    uint32_t n_ctx_orig;  /* yarn: >= 1; n_ctx_train where the file does not say */
+    float beta_fast, beta_slow; /* yarn: beta_fast >= beta_slow > 0; 32 and 1 by default */
     float attn_factor;
-    tensor_ref freq_factors; /* f32 [n_rot / 2], a tensor of the whole model; may be absent */
+    tensor_ref freq_factors; /* f32 [n_rot / 2], finite, > 0, of the whole model; may be absent */
 } rope_desc;
 
 typedef struct {
     tensor_ref attn_norm;                    /* f32 [n_embd] */
-    tensor_ref attn_q, attn_k, attn_v;       /* [n_embd, n_heads*head], [n_embd, n_kv_heads*head] x2 */
+    tensor_ref attn_q, attn_k, attn_v;       /* [n_embd, n_heads*head], [n_embd, n_kv_heads*head] */
     tensor_ref attn_q_bias, attn_k_bias, attn_v_bias; /* may be absent */
     tensor_ref attn_output;                  /* [n_heads*head, n_embd] */
     tensor_ref ffn_norm;                     /* f32 [n_embd] */
@@ -51,7 +58,7 @@ typedef struct {
 typedef struct {
     const char *arch;         /* the entry's name, static */
     uint32_t n_layers, n_embd, n_ff, n_heads, n_kv_heads, n_head; /* n_head: size of one head */
-    uint32_t n_vocab;
+    uint32_t n_vocab;         /* rows of token_embd; the file's vocabulary may have fewer pieces */
     uint32_t n_ctx_train;
     float rms_eps;
     float attn_scale;         /* usually 1/sqrt(n_head) */
@@ -66,7 +73,8 @@ typedef struct {
     layer_desc layer[LAYERS_MAX];
 } model_desc;
 
-/* Describe g. *out is large: allocate it. ST_BAD_MODEL: *e names tensor, key or architecture. */
+/* Describe g. *out is large: allocate it. ST_BAD_MODEL: *e names file and tensor, key or
+ * architecture; *out is not to be used then. */
 MUST_USE status model_read(model_desc *out, const gguf *g, errmsg *e);
 
 /* Stored bytes of layer il's tensors. */

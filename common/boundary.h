@@ -1,0 +1,112 @@
+/* boundary.h - a boundary between two stages in shared host memory: layout, words, waits.
+ *
+ * Two slots, each with one writer per word:
+ *
+ *   free -- tx begins --> being written -- tx --> full -- rx --> being read -- rx done --> free
+ *
+ * A slot's `full` word counts how often tx filled it, its `free` word how often rx emptied it; both
+ * carry the epoch in their upper half. tx may write when free == full, rx may read when
+ * full == free + 1. Slots and words exist in two banks that alternate by epoch (bank = epoch & 1),
+ * so that a dead incarnation cannot write into what its replacement uses. Boundary i leads from
+ * stage i to stage (i + 1) mod N; the last one (last stage to first) carries sampled tokens and has
+ * no hidden state (n_embd 0).
+ *
+ * Mapping, in order: boundary_header; words [bank][slot]; then [bank][slot] each: slot_header,
+ * row_header [rows_max], hidden f32 [rows_max, n_embd], aux [rows_max, aux_bytes]; parts start on
+ * cache lines. Created by the coordinator as a sealed memfd.
+ *
+ * Waits are bounded and use futexes on the count half of a word; `stop` (the waiter's own flag, set
+ * by its control thread) ends one at once after boundary_wake. Nothing from a slot is an index until
+ * it was compared with its bound: slot_valid. */
+#ifndef COMMON_BOUNDARY_H
+#define COMMON_BOUNDARY_H
+
+#include "common/runblock.h"
+
+#include <stdbool.h>
+
+#define BOUNDARY_MAGIC 0x59444e42u /* "BNDY" */
+#define BOUNDARY_VERSION 1u
+#define BOUNDARY_SLOTS 2u
+#define BOUNDARY_BANKS 2u
+
+typedef struct {
+    uint32_t magic, version;
+    uint32_t rows_max, n_embd, aux_bytes; /* aux_bytes: per row, a multiple of 4 */
+    uint32_t reserved;
+    uint64_t slot_bytes;   /* one slot with its headers, a multiple of CACHE_LINE */
+    uint64_t slots_offset; /* of bank 0, slot 0 */
+    uint64_t bytes;        /* the whole mapping */
+} boundary_header;
+
+typedef struct {
+    _Alignas(CACHE_LINE) _Atomic uint64_t full; /* written by tx: epoch << 32 | count */
+    _Alignas(CACHE_LINE) _Atomic uint64_t free; /* written by rx: epoch << 32 | count */
+} slot_words;
+
+typedef enum { SLOT_STEP = 1, SLOT_PROBE = 2 } slot_kind;
+
+typedef struct {
+    _Alignas(CACHE_LINE) uint64_t seq; /* the coordinator's step, or the probe's number */
+    uint32_t epoch, n_rows, kind, reserved;
+} slot_header;
+
+/* What travels with a row. Compared with the step message before use. */
+typedef struct {
+    uint64_t session_step;
+    uint32_t session, generation, branch, position, token;
+    uint32_t live;                     /* 1; 0: ended, writes nothing, nobody skips a round */
+} row_header;
+
+typedef struct {
+    slot_header *header;
+    row_header *rows;                  /* [rows_max] */
+    float *hidden;                     /* [rows_max, n_embd]; NULL when n_embd is 0 */
+    unsigned char *aux;                /* [rows_max, aux_bytes]; NULL when 0 */
+} slot_view;
+
+/* One end of a mapped boundary. Owned by one thread, but for `stop`. */
+typedef struct {
+    void *map;
+    uint32_t rows_max, n_embd, aux_bytes; /* own copies of the header, checked once */
+    uint64_t slot_bytes, slots_offset, bytes;
+    uint32_t epoch;
+    uint32_t count[BOUNDARY_SLOTS];    /* tx: fills; rx: reads */
+    const _Atomic uint32_t *stop;      /* non-zero: waits end with ST_CLOSED */
+} boundary_end;
+
+/* Bytes of the whole mapping for these sizes. */
+uint64_t boundary_bytes(uint32_t rows_max, uint32_t n_embd, uint32_t aux_bytes);
+/* Bytes that one row puts on the boundary: row header, hidden state and aux. */
+uint64_t boundary_row_bytes(uint32_t n_embd, uint32_t aux_bytes);
+
+/* The layout is whole and lies inside bytes. Called by both sides. */
+bool boundary_valid(const boundary_header *h, uint64_t bytes);
+
+/* Create and seal (coordinator). ST_RESOURCES with *e. */
+MUST_USE status boundary_create(int *fd, uint32_t rows_max, uint32_t n_embd, uint32_t aux_bytes,
+                                errmsg *e);
+/* Map one end (stage). ST_RESOURCES: no address space; ST_PROTOCOL: the layout is not ours. */
+MUST_USE status boundary_open(boundary_end *out, int fd, uint32_t epoch,
+                              const _Atomic uint32_t *stop, errmsg *e);
+void boundary_close(boundary_end *b);
+
+/* Wait until slot may be written and view it. ST_TIMEOUT after timeout_ns (nothing changed; call
+ * again), ST_CLOSED when *stop. */
+MUST_USE status boundary_tx_begin(boundary_end *b, uint32_t slot, uint64_t timeout_ns,
+                                  slot_view *out);
+/* Announce it: what was written is seen by the receiver. */
+void boundary_tx_end(boundary_end *b, uint32_t slot);
+
+/* Wait until slot is full and view it; then hand it back. */
+MUST_USE status boundary_rx_begin(boundary_end *b, uint32_t slot, uint64_t timeout_ns,
+                                  slot_view *out);
+void boundary_rx_end(boundary_end *b, uint32_t slot);
+
+/* Header of a full slot: epoch, kind and seq are the expected ones and n_rows <= rows_max. */
+bool slot_valid(const boundary_end *b, const slot_view *v, slot_kind kind, uint64_t seq);
+
+/* End the waits of this end's thread after *stop was set; any thread. */
+void boundary_wake(boundary_end *b);
+
+#endif

@@ -1,0 +1,362 @@
+/* Each door is parsed on its own first; the rules between doors come last, so that a message about
+ * two doors never hides a value that is wrong by itself. */
+#include "common/doors.h"
+#include "common/doortext.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define BOOLEAN_RULE "0 or 1"
+#define STAGES_RULE  "N with 2 <= N <= the model's layers (64 at most); 0 and 1: one stage"
+#define SPLITS_RULE  "STAGES - 1 cuts, strictly increasing, inside (0, n_layers); or even; or auto"
+#define SPLIT_RULE   "one cut inside (0, n_layers), with STAGES=2 and without SPLITS"
+#define DEVICES_RULE "one of CUDA ordinal, cpu, cpu:NODE, auto per stage; or auto alone"
+#define FAULT_RULE   "stage=S|all,at=PLACE,step=N,kind=KIND,every=1; several joined by ';'"
+
+/* id, variable, flag, rule */
+#define DOOR_LIST(X)                                                                               \
+    X(DOOR_STAGES, "MEMRA_PP_STAGES", "stages", STAGES_RULE)                                       \
+    X(DOOR_SPLITS, "MEMRA_PP_SPLITS", "splits", SPLITS_RULE)                                       \
+    X(DOOR_SPLIT, "MEMRA_PP_SPLIT", "split", SPLIT_RULE)                                           \
+    X(DOOR_DEVICES, "MEMRA_PP_DEVICES", "devices", DEVICES_RULE)                                   \
+    X(DOOR_SHARD, "MEMRA_PP_SHARD", "shard", BOOLEAN_RULE "; this build: 1")                       \
+    X(DOOR_STREAMS, "MEMRA_PP_STREAMS", "streams", BOOLEAN_RULE "; this build: 1")                 \
+    X(DOOR_TRANSPORT, "MEMRA_PP_TRANSPORT", "transport",                                           \
+      "auto, ipc, nccl, host or shm; this build: auto or shm")                                     \
+    X(DOOR_SIGNAL, "MEMRA_PP_SIGNAL", "signal", "auto, event, memop or spin; this build: auto")    \
+    X(DOOR_FAULT, "MEMRA_PP_FAULT", "fault", FAULT_RULE)                                           \
+    X(DOOR_OVERLAP, "MEMRA_PP_OVERLAP", "overlap", BOOLEAN_RULE)                                   \
+    X(DOOR_BATCH_PP, "MEMRA_BATCH_PP", "batch-pp", BOOLEAN_RULE "; this build: 1")                 \
+    X(DOOR_SPEC_PP, "MEMRA_SPEC_PP", "spec-pp", BOOLEAN_RULE "; this build: 1")                    \
+    X(DOOR_PRIME_PP, "MEMRA_PRIME_PP", "prime-pp", BOOLEAN_RULE "; this build: 1")                 \
+    X(DOOR_PRIME_PIPE, "MEMRA_PRIME_PIPE", "prime-pipe", BOOLEAN_RULE)                             \
+    X(DOOR_PRIME_CHUNK, "MEMRA_PRIME_CHUNK", "prime-chunk", "rows, 1 <= T <= 4294967295")          \
+    X(DOOR_ALLOW_UNSPLIT_BATCH, "MEMRA_PP_ALLOW_UNSPLIT_BATCH", "allow-unsplit-batch",             \
+      BOOLEAN_RULE "; this build: 0")
+
+static const door_info table[DOOR_COUNT] = {
+#define X(id, variable, flag, rule) [id] = {variable, flag, rule},
+    DOOR_LIST(X)
+#undef X
+};
+static const char *const dashed_flag[DOOR_COUNT] = {
+#define X(id, variable, flag, rule) [id] = "--" flag,
+    DOOR_LIST(X)
+#undef X
+};
+
+/* One value being parsed. */
+typedef struct {
+    doors *d;
+    door_id id;
+    const char *text;
+    errmsg *e;
+} door_text;
+
+/* Refuse the value because of why, which follows it in the line. */
+static status refuse(const door_text *t, const char *why)
+{
+    char quoted[DOORTEXT_QUOTE_BYTES];
+    return errmsg_set(t->e, ST_BAD_DOOR, "%s=%s %s; rule: %s", doors_name(t->d, t->id),
+                      doortext_quote(quoted, t->text, strlen(t->text)), why, table[t->id].rule);
+}
+
+/* The same for one element of a list. */
+static status refuse_item(const door_text *t, const char *s, size_t n, const char *why)
+{
+    char quoted[DOORTEXT_QUOTE_BYTES], item[DOORTEXT_QUOTE_BYTES];
+    size_t shown = n < 16 ? n : 16;
+    return errmsg_set(t->e, ST_BAD_DOOR, "%s=%s: %s%s %s; rule: %s", doors_name(t->d, t->id),
+                      doortext_quote(quoted, t->text, strlen(t->text)),
+                      doortext_quote(item, s, shown), shown < n ? ".." : "", why,
+                      table[t->id].rule);
+}
+
+/* The same because another door says otherwise; other is shown as it was given. */
+static status refuse_beside(const door_text *t, const door_values *v, door_id other,
+                            const char *why)
+{
+    char quoted[DOORTEXT_QUOTE_BYTES], beside[DOORTEXT_QUOTE_BYTES] = "unset";
+    const char *text = v->value[other];
+    if (text != NULL && *text != '\0') doortext_quote(beside, text, strlen(text));
+    return errmsg_set(t->e, ST_BAD_DOOR, "%s=%s %s %s=%s; rule: %s", doors_name(t->d, t->id),
+                      doortext_quote(quoted, t->text, strlen(t->text)), why,
+                      doors_name(t->d, other), beside, table[t->id].rule);
+}
+
+static status parse_number(const door_text *t, uint64_t max, uint32_t *out)
+{
+    uint64_t value = 0;
+    number_result r = doortext_number(t->text, strlen(t->text), max, &value);
+    if (r == NUMBER_NOT_DIGITS) return refuse(t, "is not decimal digits only");
+    if (r == NUMBER_TOO_BIG) return refuse(t, "is too big");
+    *out = (uint32_t)value;
+    return ST_OK;
+}
+
+static status parse_boolean(const door_text *t, bool *out)
+{
+    uint32_t value = 0;
+    TRY(parse_number(t, 1, &value));
+    *out = value == 1;
+    return ST_OK;
+}
+
+/* A boolean whose mechanism is absent: only its default passes, which *out holds on entry. */
+static status parse_absent_boolean(const door_text *t, bool *out)
+{
+    bool value = false;
+    TRY(parse_boolean(t, &value));
+    if (value != *out) return refuse(t, "asks for a mechanism that this build does not have");
+    return ST_OK;
+}
+
+/* words: a NULL-terminated list. *out becomes the index; present has a bit per usable word. */
+static status parse_word(const door_text *t, const char *const *words, uint32_t present,
+                         uint32_t *out)
+{
+    for (uint32_t i = 0; words[i] != NULL; i++) {
+        if (strcmp(t->text, words[i]) != 0) continue;
+        if (!(present & (1u << i))) {
+            return refuse(t, "asks for a mechanism that this build does not have");
+        }
+        *out = i;
+        return ST_OK;
+    }
+    return refuse(t, "is none of its words");
+}
+
+static status parse_stages(const door_text *t)
+{
+    uint32_t n = 0;
+    TRY(parse_number(t, STAGES_MAX, &n));
+    t->d->stages_set = n >= 2;
+    t->d->n_stages = n >= 2 ? n : 1;
+    return ST_OK;
+}
+
+static status parse_cuts(const door_text *t)
+{
+    doors *d = t->d;
+    const char *at = t->text, *s;
+    size_t n;
+    while (doortext_next(&at, ',', &s, &n)) {
+        uint64_t cut = 0;
+        number_result r = doortext_number(s, n, UINT32_MAX, &cut);
+        if (r == NUMBER_NOT_DIGITS) return refuse_item(t, s, n, "is not a cut in decimal digits");
+        if (r == NUMBER_TOO_BIG) return refuse_item(t, s, n, "is too big");
+        if (cut == 0) return refuse_item(t, s, n, "is not a cut, no layer stands before it");
+        if (d->n_cuts > 0 && cut <= d->cut[d->n_cuts - 1]) {
+            return refuse_item(t, s, n, "is not above the cut before it");
+        }
+        if (d->n_cuts == STAGES_MAX - 1) return refuse_item(t, s, n, "is one cut too many");
+        d->cut[d->n_cuts++] = (uint32_t)cut;
+    }
+    d->splits = SPLITS_LIST;
+    return ST_OK;
+}
+
+static status parse_splits(const door_text *t)
+{
+    if (strcmp(t->text, "even") == 0) return ST_OK;
+    if (strcmp(t->text, "auto") != 0) return parse_cuts(t);
+    t->d->splits = SPLITS_AUTO;
+    return ST_OK;
+}
+
+static status parse_split(const door_text *t)
+{
+    uint32_t cut = 0;
+    TRY(parse_number(t, UINT32_MAX, &cut));
+    if (cut == 0) return refuse(t, "is not a cut, no layer stands before it");
+    t->d->splits = SPLITS_LIST;
+    t->d->split_old = true;
+    t->d->n_cuts = 1;
+    t->d->cut[0] = cut;
+    return ST_OK;
+}
+
+static status parse_device(const door_text *t, const char *s, size_t n, device_door *out)
+{
+    *out = (device_door){.kind = DEVICE_AUTO};
+    if (doortext_is(s, n, "auto")) return ST_OK;
+    out->kind = DEVICE_CPU;
+    if (doortext_is(s, n, "cpu")) return ST_OK;
+    bool node = n >= 4 && memcmp(s, "cpu:", 4) == 0;
+    uint64_t index = 0;
+    number_result r = node ? doortext_number(s + 4, n - 4, UINT32_MAX, &index)
+                           : doortext_number(s, n, UINT32_MAX, &index);
+    if (r == NUMBER_NOT_DIGITS) return refuse_item(t, s, n, "is not a device");
+    if (r == NUMBER_TOO_BIG) return refuse_item(t, s, n, "is too big");
+    out->kind = node ? DEVICE_CPU_NODE : DEVICE_CUDA;
+    out->index = (uint32_t)index;
+    return ST_OK;
+}
+
+static status parse_devices(const door_text *t)
+{
+    const char *at = t->text, *s;
+    size_t n;
+    while (doortext_next(&at, ',', &s, &n)) {
+        device_door device;
+        TRY(parse_device(t, s, n, &device));
+        if (t->d->n_devices == STAGES_MAX) return refuse_item(t, s, n, "is one device too many");
+        t->d->device[t->d->n_devices++] = device;
+    }
+    return ST_OK;
+}
+
+static status parse_fault(const door_text *t)
+{
+    TRY(fault_parse_as(&t->d->faults, doors_name(t->d, t->id), t->text, t->e));
+    memcpy(t->d->fault_text, t->text, strlen(t->text) + 1); /* fault_parse_as bounds it */
+    return ST_OK;
+}
+
+static status parse_prime_chunk(const door_text *t)
+{
+    TRY(parse_number(t, UINT32_MAX, &t->d->step.prime_chunk));
+    if (t->d->step.prime_chunk == 0) return refuse(t, "is not a number of rows");
+    return ST_OK;
+}
+
+static status parse_door(const door_text *t)
+{
+    static const char *const transports[] = {"auto", "ipc", "nccl", "host", "shm", NULL};
+    static const char *const signals[] = {"auto", "event", "memop", "spin", NULL};
+    doors *d = t->d;
+    uint32_t word = 0;
+    switch (t->id) {
+    case DOOR_STAGES:
+        return parse_stages(t);
+    case DOOR_SPLITS:
+        return parse_splits(t);
+    case DOOR_SPLIT:
+        return parse_split(t);
+    case DOOR_DEVICES:
+        return parse_devices(t);
+    case DOOR_SHARD:
+        return parse_absent_boolean(t, &d->shard);
+    case DOOR_STREAMS:
+        return parse_absent_boolean(t, &d->streams);
+    case DOOR_TRANSPORT:
+        TRY(parse_word(t, transports, 1u << TRANSPORT_AUTO | 1u << TRANSPORT_SHM, &word));
+        d->transport = (transport_kind)word;
+        return ST_OK;
+    case DOOR_SIGNAL:
+        TRY(parse_word(t, signals, 1u << SIGNAL_AUTO, &word));
+        d->signal = (signal_kind)word;
+        return ST_OK;
+    case DOOR_FAULT:
+        return parse_fault(t);
+    case DOOR_OVERLAP:
+        return parse_boolean(t, &d->step.overlap);
+    case DOOR_BATCH_PP:
+        return parse_absent_boolean(t, &d->step.batch_pp);
+    case DOOR_SPEC_PP:
+        return parse_absent_boolean(t, &d->step.spec_pp);
+    case DOOR_PRIME_PP:
+        return parse_absent_boolean(t, &d->step.prime_pp);
+    case DOOR_PRIME_PIPE:
+        return parse_boolean(t, &d->step.prime_pipe);
+    case DOOR_PRIME_CHUNK:
+        return parse_prime_chunk(t);
+    case DOOR_ALLOW_UNSPLIT_BATCH:
+        return parse_absent_boolean(t, &d->step.allow_unsplit_batch);
+    case DOOR_COUNT:
+        break;
+    }
+    CHECK(!"a door without a parser");
+    return ST_BAD_DOOR;
+}
+
+static bool is_set(const door_values *v, door_id id)
+{
+    return v->value[id] != NULL && v->value[id][0] != '\0';
+}
+
+static status check_together(doors *d, const door_values *v, errmsg *e)
+{
+    door_text splits = {d, DOOR_SPLITS, v->value[DOOR_SPLITS], e};
+    door_text split = {d, DOOR_SPLIT, v->value[DOOR_SPLIT], e};
+    door_text devices = {d, DOOR_DEVICES, v->value[DOOR_DEVICES], e};
+    door_text faults = {d, DOOR_FAULT, v->value[DOOR_FAULT], e};
+    if (is_set(v, DOOR_SPLIT)) {
+        if (is_set(v, DOOR_SPLITS)) return refuse_beside(&split, v, DOOR_SPLITS, "stands beside");
+        if (d->n_stages != 2) return refuse_beside(&split, v, DOOR_STAGES, "cuts once, but");
+    } else if (d->splits == SPLITS_LIST && d->n_cuts != d->n_stages - 1) {
+        return refuse_beside(&splits, v, DOOR_STAGES, "has a wrong number of cuts for");
+    }
+    bool lone_auto = d->n_devices == 1 && d->device[0].kind == DEVICE_AUTO;
+    if (d->n_devices != 0 && d->n_devices != d->n_stages && !lone_auto) {
+        return refuse_beside(&devices, v, DOOR_STAGES, "has a wrong number of devices for");
+    }
+    for (uint32_t i = 0; i < d->faults.n; i++) {
+        uint32_t stage = d->faults.list[i].stage;
+        if (stage == FAULT_STAGE_ALL || stage < d->n_stages) continue;
+        return refuse_beside(&faults, v, DOOR_STAGES, "names a stage that there is none of with");
+    }
+    return ST_OK;
+}
+
+static status parse_all(doors *d, const door_values *v, errmsg *e)
+{
+    for (uint32_t id = 0; id < DOOR_COUNT; id++) {
+        if (!is_set(v, (door_id)id)) continue;
+        /* Beside each other they are refused below; the old spelling must not mix its cut in. */
+        if (id == DOOR_SPLIT && is_set(v, DOOR_SPLITS)) continue;
+        door_text t = {d, (door_id)id, v->value[id], e};
+        TRY(parse_door(&t));
+    }
+    return check_together(d, v, e);
+}
+
+const door_info *doors_table(uint32_t *n)
+{
+    if (n != NULL) *n = DOOR_COUNT;
+    return table;
+}
+
+void doors_from_environment(door_values *v)
+{
+    *v = (door_values){0};
+    for (uint32_t id = 0; id < DOOR_COUNT; id++)
+        v->value[id] = getenv(table[id].variable);
+}
+
+int doors_flag_index(const char *flag)
+{
+    for (uint32_t id = 0; id < DOOR_COUNT; id++) {
+        if (strcmp(flag, table[id].flag) == 0) return (int)id;
+    }
+    return -1;
+}
+
+const char *doors_name(const doors *d, door_id id)
+{
+    CHECK((unsigned)id < DOOR_COUNT);
+    return d->from_flag[id] ? dashed_flag[id] : table[id].variable;
+}
+
+doors doors_default(void)
+{
+    return (doors){
+        .n_stages = 1,
+        .shard = true,
+        .streams = true,
+        .step = {.overlap = true,
+                 .batch_pp = true,
+                 .spec_pp = true,
+                 .prime_pp = true,
+                 .prime_pipe = true},
+    };
+}
+
+status doors_parse(doors *out, const door_values *v, errmsg *e)
+{
+    *out = doors_default();
+    memcpy(out->from_flag, v->from_flag, sizeof out->from_flag);
+    status s = parse_all(out, v, e);
+    if (s != ST_OK) *out = doors_default();
+    return s;
+}

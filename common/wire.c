@@ -1,0 +1,114 @@
+#include "common/wire.h"
+
+#include <string.h>
+
+static const char *kind_name(uint32_t kind)
+{
+    switch (kind) {
+#define X(name, number)                                                                            \
+    case number:                                                                                   \
+        return #name + sizeof "WIRE_" - 1;
+        WIRE_KIND_LIST(X)
+#undef X
+    default:
+        return NULL;
+    }
+}
+
+const char *wire_kind_word(uint32_t kind)
+{
+    const char *name = kind_name(kind);
+    return name != NULL ? name : "unknown";
+}
+
+static bool terminated(const char *text, size_t bytes)
+{
+    return memchr(text, '\0', bytes) != NULL;
+}
+
+static bool config_valid(const wire_config *c)
+{
+    bool linked = c->n_stages > 1;
+    return c->n_stages >= 1 && c->n_stages <= STAGES_MAX && c->stage_i < c->n_stages &&
+           c->layer_begin < c->layer_end && c->layer_end <= c->n_layers && c->n_ctx >= 1 &&
+           c->n_branches >= 1 && c->rows_max >= 1 && c->rows_max <= WIRE_ROWS_MAX &&
+           c->n_readback >= 1 &&
+           (c->kv_type == DT_F32 || c->kv_type == DT_F16 || c->kv_type == DT_BF16) &&
+           c->n_threads >= 1 && c->run_block_fd >= 0 && c->readback_fd >= 0 &&
+           (c->in_fd >= 0) == linked && (c->out_fd >= 0) == linked && c->n_model_fds >= 1 &&
+           c->n_model_fds <= GGUF_FILES_MAX && terminated(c->build, sizeof c->build) &&
+           terminated(c->isa, sizeof c->isa) &&
+           terminated(c->fault, sizeof c->fault);
+}
+
+static bool step_valid(const wire_step *s, uint64_t body_bytes)
+{
+    const uint32_t flags = STEP_PRIME | STEP_OVERLAP | STEP_PRIME_PIPE;
+    return (s->flags & ~flags) == 0 && s->slot < 2 && s->n_kv_ops <= WIRE_KV_OPS_MAX &&
+           s->n_rows <= WIRE_ROWS_MAX && s->n_samplers <= WIRE_SAMPLERS_MAX && s->rounds == 1 &&
+           wire_step_bytes(s->n_kv_ops, s->n_rows, s->n_samplers) ==
+               sizeof(wire_header) + body_bytes;
+}
+
+bool wire_valid(const void *data, uint64_t bytes)
+{
+    const wire_header *h = data;
+    if (bytes < sizeof *h || h->magic != WIRE_MAGIC || h->version != WIRE_VERSION ||
+        kind_name(h->kind) == NULL || h->stage >= STAGES_MAX ||
+        h->body_bytes != bytes - sizeof *h) {
+        return false;
+    }
+    const void *body = wire_body(data);
+    switch ((wire_kind)h->kind) {
+    case WIRE_HELLO:
+        return h->body_bytes == sizeof(wire_hello) &&
+               terminated(((const wire_hello *)body)->build, sizeof((wire_hello *)0)->build);
+    case WIRE_CONFIG:
+        return h->body_bytes == sizeof(wire_config) && config_valid(body);
+    case WIRE_LOADED:
+        return h->body_bytes == sizeof(wire_loaded) &&
+               terminated(((const wire_loaded *)body)->device_name,
+                          sizeof((wire_loaded *)0)->device_name);
+    case WIRE_PROBED:
+        return h->body_bytes == sizeof(wire_probed);
+    case WIRE_STEP:
+        return h->body_bytes >= sizeof(wire_step) && step_valid(body, h->body_bytes);
+    case WIRE_RESULT:
+        return h->body_bytes == sizeof(wire_result);
+    case WIRE_FAULT:
+        return h->body_bytes == sizeof(wire_fault) &&
+               terminated(((const wire_fault *)body)->text, WIRE_TEXT_BYTES) &&
+               ((const wire_fault *)body)->code < STATUS_COUNT;
+    case WIRE_PROBE:
+    case WIRE_STOP:
+    case WIRE_BYE:
+        return h->body_bytes == 0;
+    }
+    return false;
+}
+
+const wire_header *wire_head(const void *data)
+{
+    return data;
+}
+
+const void *wire_body(const void *data)
+{
+    return (const char *)data + sizeof(wire_header);
+}
+
+step_view wire_step_view(const void *data)
+{
+    step_view v;
+    v.step = wire_body(data);
+    v.rows = (const wire_row *)(v.step + 1); /* rows and samplers hold 64-bit fields: they come */
+    v.samplers = (const sampler_params *)(v.rows + v.step->n_rows); /* first, on their alignment */
+    v.kv_ops = (const wire_kv_op *)(v.samplers + v.step->n_samplers);
+    return v;
+}
+
+uint64_t wire_step_bytes(uint32_t n_kv_ops, uint32_t n_rows, uint32_t n_samplers)
+{
+    return sizeof(wire_header) + sizeof(wire_step) + (uint64_t)n_kv_ops * sizeof(wire_kv_op) +
+           (uint64_t)n_rows * sizeof(wire_row) + (uint64_t)n_samplers * sizeof(sampler_params);
+}

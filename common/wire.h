@@ -1,0 +1,157 @@
+/* wire.h - control messages between coordinator and stages, over ZeroMQ.
+ *
+ * A message is one ZeroMQ frame: wire_header, then the body of its kind, fixed layout, little
+ * endian, no pointers. Tensors never travel here. One endpoint and epoch per incarnation of a stage;
+ * a message of another epoch is dropped. wire_valid checks a frame whole (magic, version, kind,
+ * sizes, counts and every index that has a fixed bound) and is called by both sides before anything
+ * is read; bounds that depend on the plan (branch, block, position, token) are checked by the stage
+ * against its configuration. */
+#ifndef COMMON_WIRE_H
+#define COMMON_WIRE_H
+
+#include "common/doors.h"
+#include "common/gguf.h"
+#include "common/sampler.h"
+
+#define WIRE_MAGIC 0x4d524d57u /* "WMRM" */
+#define WIRE_VERSION 1u
+#define WIRE_ROWS_MAX 4096u
+#define WIRE_KV_OPS_MAX 16384u
+#define WIRE_SAMPLERS_MAX 1024u
+#define WIRE_TEXT_BYTES 512u
+#define WIRE_NONE UINT32_MAX
+
+/* kind, direction, body */
+#define WIRE_KIND_LIST(X)                                                                          \
+    X(WIRE_HELLO, 1)   /* stage: I am here, of this build */                                       \
+    X(WIRE_CONFIG, 2)  /* coordinator: what you are */                                             \
+    X(WIRE_LOADED, 3)  /* stage: weights in place, memory allocated (the load barrier) */          \
+    X(WIRE_PROBE, 4)   /* coordinator: send and check the byte probe on your boundaries */         \
+    X(WIRE_PROBED, 5)  /* stage: every byte equal */                                               \
+    X(WIRE_STEP, 6)    /* coordinator: do this step */                                             \
+    X(WIRE_RESULT, 7)  /* last stage: step done, results committed */                              \
+    X(WIRE_FAULT, 8)   /* stage: this failed; I end now */                                         \
+    X(WIRE_STOP, 9)    /* coordinator: end */                                                      \
+    X(WIRE_BYE, 10)    /* stage: ended cleanly */
+typedef enum {
+#define X(name, number) name = number,
+    WIRE_KIND_LIST(X)
+#undef X
+} wire_kind;
+
+typedef struct {
+    uint32_t magic;
+    uint16_t version, kind;
+    uint32_t stage, epoch;
+    uint32_t body_bytes, reserved;
+    uint64_t seq;
+} wire_header;
+
+typedef struct {
+    char build[32];      /* terminated */
+    uint32_t pid, reserved;
+} wire_hello;
+
+typedef enum { KV_CLASS_GLOBAL, KV_CLASS_WINDOW, KV_CLASS_STATE, KV_CLASS_DRAFT, KV_CLASS_COUNT } kv_class;
+
+typedef struct {
+    char build[32];                  /* the coordinator's; a stage refuses another */
+    uint32_t stage_i, n_stages, epoch, n_layers;
+    uint32_t layer_begin, layer_end;
+    uint32_t n_ctx, n_branches, rows_max, n_readback;
+    uint32_t n_blocks[KV_CLASS_COUNT];
+    uint32_t kv_type;                /* dtype: F32, F16, BF16 */
+    uint32_t n_threads, numa_node;   /* WIRE_NONE: anywhere */
+    uint32_t device;                 /* device_kind; DEVICE_CPU now */
+    int32_t run_block_fd, readback_fd;
+    int32_t in_fd, out_fd;           /* boundaries s-1 -> s and s -> s+1 (mod N); -1 with one stage */
+    uint32_t n_model_fds;
+    int32_t model_fd[GGUF_FILES_MAX];
+    uint32_t wait_limit_ms;          /* boundary waits give up after this; longer than the
+                                        coordinator's own deadline */
+    uint32_t log_level;
+    char isa[16];
+    char fault[WIRE_TEXT_BYTES];
+} wire_config;
+
+typedef struct {
+    uint64_t weights_bytes, kv_bytes, scratch_bytes; /* as allocated, to compare with the plan */
+    char device_name[64];
+} wire_loaded;
+
+typedef struct {
+    uint32_t n_probes, reserved;
+} wire_probed;
+
+typedef struct {
+    uint32_t code, reserved;         /* status */
+    uint64_t seq;                    /* step in hand, 0: none */
+    char text[WIRE_TEXT_BYTES];      /* terminated; one line */
+} wire_fault;
+
+typedef enum {
+    KV_OPEN,      /* branch starts empty, under this generation */
+    KV_ALLOC,     /* table[a] = block b */
+    KV_FREE,      /* branch ends: its table is gone */
+    KV_TRUNCATE,  /* positions >= a are void; table entries past them are dropped */
+    KV_FORK,      /* branch takes the first a / KV_BLOCK table entries of branch b */
+    KV_COPY,      /* block a gets the first c positions of block b (copy on write) */
+    KV_WIPE,      /* block a is zeroed */
+    KV_SNAPSHOT,  /* state of branch into a (recurrent classes; refused until one exists) */
+    KV_RESTORE,
+    KV_OP_COUNT
+} kv_op_kind;
+
+typedef struct {
+    uint32_t kind, kv_class, branch, generation, a, b, c, reserved;
+} wire_kv_op;
+
+#define ROW_LIVE 1u
+#define ROW_LOGITS 2u    /* write the logits to readback row `readback` */
+#define ROW_SAMPLE 4u    /* draw the next token with sampler `sampler_i` into readback row `readback` */
+typedef struct {
+    uint64_t session_step;
+    uint32_t session, generation, branch, position, token, flags;
+    uint32_t readback, sampler_i;    /* WIRE_NONE: not used */
+} wire_row;
+
+#define STEP_PRIME 1u        /* rows of a prompt; otherwise decode */
+#define STEP_OVERLAP 2u      /* doors of the step, for the record and for gates */
+#define STEP_PRIME_PIPE 4u
+typedef struct {
+    uint32_t flags, slot;            /* slot: 0 or 1, on every boundary */
+    uint32_t n_kv_ops, n_rows, n_samplers;
+    uint32_t rounds;                 /* free-running decode; 1 now */
+    /* then wire_row [n_rows], sampler_params [n_samplers], wire_kv_op [n_kv_ops] */
+} wire_step;
+
+typedef struct {
+    uint32_t n_rows, reserved;       /* rows whose readback was committed */
+} wire_result;
+
+_Static_assert(sizeof(wire_header) == 32, "layout");
+_Static_assert(sizeof(wire_kv_op) == 32, "layout");
+_Static_assert(sizeof(wire_row) == 40, "layout");
+_Static_assert(sizeof(wire_step) == 24, "layout");
+_Static_assert(sizeof(sampler_params) == 40, "layout");
+
+/* The frame [data, bytes) is a whole, well-formed message. */
+bool wire_valid(const void *data, uint64_t bytes);
+
+/* Parts of a valid frame. */
+const wire_header *wire_head(const void *data);
+const void *wire_body(const void *data);
+
+/* The arrays of a valid WIRE_STEP body. */
+typedef struct {
+    const wire_step *step;
+    const wire_kv_op *kv_ops;
+    const wire_row *rows;
+    const sampler_params *samplers;
+} step_view;
+step_view wire_step_view(const void *data);
+uint64_t wire_step_bytes(uint32_t n_kv_ops, uint32_t n_rows, uint32_t n_samplers); /* whole frame */
+
+const char *wire_kind_word(uint32_t kind);
+
+#endif
