@@ -1,0 +1,6 @@
+#include "kernels/backend.h"
+
+const char *backend_names(void)
+{
+    return "cpu";
+}
