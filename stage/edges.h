@@ -1,0 +1,45 @@
+/* edges.h - a stage's two boundaries: rows in from the stage before, rows out to the stage after, and
+ * the byte probe that every edge passes before traffic.
+ *
+ * Owned by the worker thread, but for edges_wake. With one stage there are none. Waits show in the
+ * stage's words (starved, wait_in_ns, wait_out_ns) and end with ST_TIMEOUT after wait_limit_ms,
+ * with ST_CLOSED when told to stop. */
+#ifndef STAGE_EDGES_H
+#define STAGE_EDGES_H
+
+#include "common/runblock.h"
+#include "common/wire.h"
+#include "stage/inject.h"
+#include "stage/transport.h"
+
+typedef struct {
+    const transport *kind;
+    transport_end *in, *out;        /* NULL with one stage */
+    const backend *backend;
+    backend_queue *queue;
+    stage_words *words;
+    const _Atomic uint32_t *stop;
+    uint32_t stage_i, n_stages, rows_max;
+    uint64_t wait_limit_ms;
+    row_header *rows;               /* [rows_max]: what came in or goes out */
+    float *pattern;                 /* host [rows_max, n_embd]: the probe's */
+} edges;
+
+MUST_USE status edges_open(edges *out, const wire_config *c, const backend *b, backend_queue *q,
+                           stage_words *words, const _Atomic uint32_t *stop, errmsg *e);
+void edges_close(edges *x);
+void edges_wake(edges *x); /* any thread, between open and close */
+
+/* Rows of step `seq` from the stage before into hidden (device f32); every header is compared with
+ * the step's row: ST_PROTOCOL names the first that differs. */
+MUST_USE status edges_receive(edges *x, uint32_t slot, uint64_t seq, const wire_row *expected,
+                              uint32_t n_rows, dev_ptr hidden, errmsg *e);
+MUST_USE status edges_send(edges *x, uint32_t slot, uint64_t seq, const wire_row *rows,
+                           uint32_t n_rows, dev_ptr hidden, errmsg *e);
+
+/* Send a pattern of 1, 8, 16 and rows_max rows through both slots to the stage after and check every
+ * byte of what the stage before sends; hidden is scratch on the device. corrupt: one byte of what is
+ * sent is altered (canary). ST_PROTOCOL names edge, slot, rows, row and element that differ. */
+MUST_USE status edges_probe(edges *x, dev_ptr hidden, bool corrupt, errmsg *e);
+
+#endif

@@ -1,0 +1,120 @@
+/* head.c - the end of the last stage: output norm and head over the rows that ask for a result, in
+ * tiles of PLAN_LOGITS_ROWS; tokens are drawn from a host copy of the logits and committed. */
+#include "stage/stage_impl.h"
+
+#include <stdatomic.h>
+#include <string.h>
+
+typedef struct {
+    stage *s;
+    const sampler_params *samplers;
+    readback *out;
+    uint64_t seq;
+    uint32_t n_committed;
+} head_run;
+
+static bool asks(const wire_row *r)
+{
+    return (r->flags & ROW_LIVE) != 0 && (r->flags & (ROW_LOGITS | ROW_SAMPLE)) != 0;
+}
+
+static status check_samplers(const stage *s, const sampler_params *samplers, errmsg *e)
+{
+    const wire_row *rows = HOST(s, wire_row, rows);
+    for (uint32_t i = 0; i < s->n_rows; i++) {
+        if (!asks(&rows[i]) || (rows[i].flags & ROW_SAMPLE) == 0) continue;
+        errmsg why = {0};
+        if (sampler_valid(&samplers[rows[i].sampler_i], &why) != ST_OK) {
+            return errmsg_set(e, ST_PROTOCOL, "row %u: sampler %u: %.400s", i, rows[i].sampler_i,
+                              why.text);
+        }
+    }
+    return ST_OK;
+}
+
+/* Token and row status for one row of finite logits. */
+static status draw(const head_run *h, const wire_row *r, const float *logits, uint32_t *token)
+{
+    stage *s = h->s;
+    const sampler_params *p = &h->samplers[r->sampler_i];
+    uint32_t history[SAMPLER_HISTORY_MAX];
+    uint32_t n = p->penalty_last_n < SAMPLER_HISTORY_MAX ? p->penalty_last_n : SAMPLER_HISTORY_MAX;
+    if (n > r->position + 1) n = r->position + 1;
+    kv_history(&s->kv, r->branch, r->position, history, n);
+    return sampler_draw(token, logits, s->m->n_vocab, p, history, n, r->position,
+                        HOST(s, void, sampler));
+}
+
+/* The row's words, then the commit: who sees seq sees the rest. */
+static void commit(head_run *h, const wire_row *r, const float *logits, bool finite)
+{
+    readback_row *out = readback_row_at(h->out, r->readback);
+    uint32_t token = TOKEN_NONE;
+    status code = finite ? ST_OK : ST_NAN;
+    if (code == ST_OK && (r->flags & ROW_SAMPLE) != 0) code = draw(h, r, logits, &token);
+    if ((r->flags & ROW_LOGITS) != 0) {
+        memcpy(out->logits, logits, h->s->m->n_vocab * sizeof(float));
+    }
+    out->token = code == ST_OK ? token : TOKEN_NONE;
+    out->status = (uint32_t)code;
+    atomic_store_explicit(&out->commit, h->seq, memory_order_release);
+    h->n_committed++;
+}
+
+/* Output norm of the rows row_i[0..n), packed; runs of neighbours in one call. */
+static status norm_rows(stage *s, const uint32_t *row_i, uint32_t n, errmsg *e)
+{
+    uint64_t row_bytes = (uint64_t)s->m->n_embd * sizeof(float);
+    for (uint32_t i = 0, run; i < n; i += run) {
+        for (run = 1; i + run < n && row_i[i + run] == row_i[i] + run; run++) {
+        }
+        TRY_OP(rms_norm, dev_offset(SCRATCH(s, normed), i * row_bytes),
+               dev_offset(SCRATCH(s, hidden), row_i[i] * row_bytes), s->w.output_norm, s->m->n_embd,
+               s->m->rms_eps, run);
+    }
+    return ST_OK;
+}
+
+static status run_tile(head_run *h, const uint32_t *row_i, uint32_t n, errmsg *e)
+{
+    stage *s = h->s;
+    uint32_t n_vocab = s->m->n_vocab;
+    float *logits = HOST(s, float, logits);
+    uint8_t *finite = HOST(s, uint8_t, finite);
+    backend_event ev;
+    TRY(norm_rows(s, row_i, n, e));
+    TRY_OP(matmul, SCRATCH(s, logits), &s->w.output, SCRATCH(s, normed), (dev_ptr){0}, n);
+    TRY_OP(check_finite, SCRATCH(s, finite), SCRATCH(s, logits), n_vocab, n);
+    TRY_OP(download, logits, SCRATCH(s, logits), (uint64_t)n * n_vocab * sizeof(float));
+    TRY_OP(download, finite, SCRATCH(s, finite), n);
+    TRY_OP(event_record, &ev);
+    TRY_OP(event_wait, ev);
+    for (uint32_t i = 0; i < n; i++) {
+        commit(h, &HOST(s, wire_row, rows)[row_i[i]], &logits[(uint64_t)i * n_vocab],
+               finite[i] == 0);
+    }
+    return stage_walked(s, s->n_layers, e);
+}
+
+status stage_head(stage *s, const sampler_params *samplers, readback *out, uint64_t seq,
+                  uint32_t *n_committed, errmsg *e)
+{
+    CHECK(s->last);
+    *n_committed = 0;
+    if (out->n_vocab != s->m->n_vocab || out->n_rows < s->config.n_readback) {
+        return errmsg_set(e, ST_PROTOCOL, "readback of %u rows x %u: the run has %u rows x %u",
+                          out->n_rows, out->n_vocab, s->config.n_readback, s->m->n_vocab);
+    }
+    TRY(check_samplers(s, samplers, e));
+    head_run h = {s, samplers, out, seq, 0};
+    uint32_t row_i[PLAN_LOGITS_ROWS], n = 0;
+    for (uint32_t i = 0; i < s->n_rows; i++) {
+        if (asks(&HOST(s, wire_row, rows)[i])) row_i[n++] = i;
+        if (n == PLAN_LOGITS_ROWS || (n > 0 && i + 1 == s->n_rows)) {
+            TRY(run_tile(&h, row_i, n, e));
+            *n_committed = h.n_committed;
+            n = 0;
+        }
+    }
+    return ST_OK;
+}

@@ -1,0 +1,67 @@
+#include "stage/inject.h"
+
+#include "common/clock.h"
+#include "common/log.h"
+
+#include <signal.h>
+#include <unistd.h>
+
+#define SLICE_MS 20u
+#define EXIT_INJECTED 70 /* kind=exit */
+
+static void sleep_ms(uint32_t ms)
+{
+    struct timespec t = {.tv_sec = ms / 1000, .tv_nsec = (long)(ms % 1000) * (long)NS_PER_MS};
+    nanosleep(&t, NULL);
+}
+
+status inject_open(injector *out, const char *text, uint32_t stage, stage_words *words,
+                   const _Atomic uint32_t *stop, errmsg *e)
+{
+    *out = (injector){.stage = stage, .words = words, .stop = stop};
+    return fault_parse(&out->faults, text, e);
+}
+
+static bool stopped(const injector *in)
+{
+    return atomic_load_explicit(in->stop, memory_order_acquire) != 0;
+}
+
+static void slow(const injector *in, uint32_t ms)
+{
+    for (uint32_t done = 0; done < ms && !stopped(in); done += SLICE_MS) {
+        sleep_ms(ms - done < SLICE_MS ? ms - done : SLICE_MS);
+        atomic_fetch_add_explicit(&in->words->progress, 1, memory_order_release);
+    }
+}
+
+bool inject_at(injector *in, fault_at at, uint64_t seq)
+{
+    if (in->faults.n == 0) return false;
+    bool corrupt = false;
+    const fault *f;
+    while ((f = fault_match(&in->faults, in->fired, in->stage, at, seq)) != NULL) {
+        switch (f->kind) {
+        case FAULT_KILL:
+            raise(SIGKILL);
+            break;
+        case FAULT_STOP:
+            raise(SIGSTOP);
+            break;
+        case FAULT_EXIT:
+            _exit(EXIT_INJECTED);
+        case FAULT_HANG:
+            log_warn("injected: hanging");
+            while (!stopped(in)) sleep_ms(SLICE_MS);
+            break;
+        case FAULT_SLOW:
+            slow(in, f->slow_ms);
+            break;
+        case FAULT_CORRUPT:
+            corrupt = true;
+            break;
+        }
+        if (f->every) break; /* fits again at once; the rest of the list waits for its turn */
+    }
+    return corrupt;
+}

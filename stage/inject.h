@@ -1,0 +1,26 @@
+/* inject.h - the faults of MEMRA_PP_FAULT, carried out in the stage they name.
+ *
+ * Owned by the worker thread. Free when no fault is set: one test of a count. */
+#ifndef STAGE_INJECT_H
+#define STAGE_INJECT_H
+
+#include "common/fault.h"
+#include "common/runblock.h"
+
+typedef struct {
+    fault_list faults;
+    bool fired[FAULTS_MAX];
+    uint32_t stage;
+    stage_words *words;              /* slow faults show progress here */
+    const _Atomic uint32_t *stop;
+} injector;
+
+MUST_USE status inject_open(injector *out, const char *text, uint32_t stage, stage_words *words,
+                            const _Atomic uint32_t *stop, errmsg *e);
+
+/* Carry out what fits here and now: kill, stop, exit, hang do not return (hang returns when told to
+ * stop); slow takes its time in small pieces, each of which counts as progress. Returns true when a
+ * corrupt fault fits: the caller flips one bit of what it sends. */
+bool inject_at(injector *in, fault_at at, uint64_t seq);
+
+#endif

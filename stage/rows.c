@@ -1,0 +1,93 @@
+/* rows.c - a step's rows: every field checked, then what the device needs of them put there. */
+#include "stage/stage_impl.h"
+
+#include <string.h>
+
+static status refuse(const char *field, uint32_t value, uint32_t bound, uint32_t row_i, errmsg *e)
+{
+    return errmsg_set(e, ST_PROTOCOL, "row %u: %s %u is not below %u", row_i, field, value, bound);
+}
+
+static status check_row(stage *s, const wire_row *r, uint32_t row_i, uint32_t n_samplers, errmsg *e)
+{
+    const uint32_t known = ROW_LIVE | ROW_LOGITS | ROW_SAMPLE;
+    const wire_config *c = &s->config;
+    if ((r->flags & ~known) != 0) {
+        return errmsg_set(e, ST_PROTOCOL, "row %u: flags %#x hold unknown ones", row_i, r->flags);
+    }
+    if (r->branch >= c->n_branches) return refuse("branch", r->branch, c->n_branches, row_i, e);
+    if (r->position >= c->n_ctx) return refuse("position", r->position, c->n_ctx, row_i, e);
+    if (r->token >= s->m->n_vocab) return refuse("token", r->token, s->m->n_vocab, row_i, e);
+    if ((r->flags & ROW_SAMPLE) != 0 && r->sampler_i >= n_samplers) {
+        return refuse("sampler", r->sampler_i, n_samplers, row_i, e);
+    }
+    if ((r->flags & (ROW_LOGITS | ROW_SAMPLE)) != 0) {
+        uint32_t *seen = HOST(s, uint32_t, readback_seen);
+        if (r->readback >= c->n_readback) {
+            return refuse("readback row", r->readback, c->n_readback, row_i, e);
+        }
+        if (seen[r->readback] == s->kv.step) {
+            return errmsg_set(e, ST_PROTOCOL, "row %u: readback row %u twice in one step", row_i,
+                              r->readback);
+        }
+        seen[r->readback] = s->kv.step;
+    }
+    return (r->flags & ROW_LIVE) != 0 ? kv_row_check(&s->kv, r, row_i, e) : ST_OK;
+}
+
+/* Fill the host's pieces; a dead row reads position 0 of block 0, whose results nobody uses. Returns
+ * the number of table entries. */
+static uint32_t place_rows(stage *s, const wire_row *rows, uint32_t n_rows)
+{
+    uint32_t *tables = HOST(s, uint32_t, tables), n_used = 0, dead_table = WIRE_NONE;
+    for (uint32_t i = 0; i < n_rows; i++) {
+        bool live = (rows[i].flags & ROW_LIVE) != 0;
+        if (!live && dead_table == WIRE_NONE) {
+            dead_table = n_used++;
+            tables[dead_table] = 0;
+        }
+        HOST(s, uint32_t, tokens)[i] = live ? rows[i].token : 0;
+        HOST(s, uint32_t, position)[i] = live ? rows[i].position : 0;
+        HOST(s, uint32_t, table)[i] =
+            live ? kv_row_place(&s->kv, &rows[i], tables, &n_used) : dead_table;
+        HOST(s, uint8_t, live)[i] = live ? 1 : 0;
+    }
+    rope_rows(&s->rope, HOST(s, float, cos), HOST(s, float, sin), HOST(s, uint32_t, position), n_rows);
+    return n_used;
+}
+
+#define UPLOAD(piece, type, n) TRY_OP(upload, SCRATCH(s, piece), HOST(s, void, piece), (n) * sizeof(type))
+
+static status upload_rows(stage *s, uint32_t n_rows, uint32_t n_tables, errmsg *e)
+{
+    uint64_t n_angles = (uint64_t)n_rows * s->rope.n_pairs;
+    UPLOAD(tokens, uint32_t, n_rows);
+    UPLOAD(position, uint32_t, n_rows);
+    UPLOAD(table, uint32_t, n_rows);
+    UPLOAD(tables, uint32_t, n_tables);
+    UPLOAD(live, uint8_t, n_rows);
+    UPLOAD(cos, float, n_angles);
+    UPLOAD(sin, float, n_angles);
+    s->staged = true;
+    status recorded = s->b->event_record(s->q, &s->staged_event);
+    return recorded == ST_OK ? ST_OK : stage_op_failed(s, recorded, "event_record", e);
+}
+
+status stage_rows(stage *s, const wire_row *rows, uint32_t n_rows, uint32_t n_samplers, errmsg *e)
+{
+    s->n_rows = s->n_samplers = 0;
+    if (n_rows > s->config.rows_max) {
+        return errmsg_set(e, ST_PROTOCOL, "a step of %u rows: the largest has %u", n_rows,
+                          s->config.rows_max);
+    }
+    kv_step_begin(&s->kv);
+    for (uint32_t i = 0; i < n_rows; i++)
+        TRY(check_row(s, &rows[i], i, n_samplers, e));
+    if (n_rows == 0) return ST_OK;
+    if (s->staged) TRY_OP(event_wait, s->staged_event);
+    memcpy(HOST(s, wire_row, rows), rows, n_rows * sizeof *rows);
+    TRY(upload_rows(s, n_rows, place_rows(s, rows, n_rows), e));
+    s->n_rows = n_rows;
+    s->n_samplers = n_samplers;
+    return ST_OK;
+}

@@ -1,0 +1,170 @@
+#include "stage/stage_impl.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+status stage_op_failed(const stage *s, status code, const char *op, errmsg *e)
+{
+    return errmsg_set(e, code, "stage %u (%s): the device failed in %s", s->config.stage_i,
+                      s->b->device_name(s->device), op);
+}
+
+status stage_walked(const stage *s, uint32_t n_layers_done, errmsg *e)
+{
+    if (s->on_progress == NULL || s->on_progress(s->progress_ctx, n_layers_done, s->n_layers) == 0) {
+        return ST_OK;
+    }
+    return errmsg_set(e, ST_CLOSED, "stage %u: told to stop", s->config.stage_i);
+}
+
+static status check_range(const char *field, uint64_t value, uint64_t min, uint64_t max, errmsg *e)
+{
+    if (value >= min && value <= max) return ST_OK;
+    return errmsg_set(e, ST_PROTOCOL, "configuration: %s %llu is out of range: %llu to %llu", field,
+                      (unsigned long long)value, (unsigned long long)min, (unsigned long long)max);
+}
+
+static status check_config(const wire_config *c, const model_desc *m, errmsg *e)
+{
+    TRY(check_range("n_layers", c->n_layers, m->n_layers, m->n_layers, e));
+    TRY(check_range("layer_end", c->layer_end, 1, m->n_layers, e));
+    TRY(check_range("layer_begin", c->layer_begin, 0, c->layer_end - 1, e));
+    TRY(check_range("n_ctx", c->n_ctx, 1, PLAN_CTX_MAX, e));
+    TRY(check_range("n_branches", c->n_branches, 1, PLAN_SESSIONS_MAX, e));
+    TRY(check_range("rows_max", c->rows_max, 1, WIRE_ROWS_MAX, e));
+    TRY(check_range("n_readback", c->n_readback, 1, PLAN_READBACK_MAX, e));
+    TRY(check_range("n_threads", c->n_threads, 1, UINT32_MAX, e));
+    TRY(check_range("n_blocks", c->n_blocks[KV_CLASS_GLOBAL], 1,
+                    PLAN_BYTES_MAX / plan_kv_bytes(m, m->n_layers, 1, DT_F32), e));
+    for (uint32_t i = KV_CLASS_GLOBAL + 1; i < KV_CLASS_COUNT; i++)
+        TRY(check_range("n_blocks of a class that this model lacks", c->n_blocks[i], 0, 0, e));
+    if (c->kv_type != DT_F32 && c->kv_type != DT_F16 && c->kv_type != DT_BF16) {
+        return errmsg_set(e, ST_PROTOCOL, "configuration: KV type %u is none", c->kv_type);
+    }
+    return ST_OK;
+}
+
+static status check_ops(const stage *s, errmsg *e)
+{
+    const struct {
+        op_kind op;
+        dtype type;
+        const char *word;
+    } needed[] = {
+        {OP_RMS_NORM, DT_F32, "rms_norm"},     {OP_ROPE, DT_F32, "rope"},
+        {OP_SILU_MUL, DT_F32, "silu_mul"},     {OP_ADD, DT_F32, "add"},
+        {OP_COPY, DT_F32, "copy"},             {OP_CHECK_FINITE, DT_F32, "check_finite"},
+        {OP_KV_WRITE, s->kv.type, "kv_write"}, {OP_ATTENTION, s->kv.type, "attention"},
+    };
+    for (size_t i = 0; i < sizeof needed / sizeof *needed; i++) {
+        if (s->b->supports(s->device, needed[i].op, needed[i].type)) continue;
+        return errmsg_set(e, ST_BAD_MODEL, "device %s has no operation %s for %s",
+                          s->b->device_name(s->device), needed[i].word,
+                          dtype_get(needed[i].type)->name);
+    }
+    return ST_OK;
+}
+
+static status open_device(stage *s, errmsg *e)
+{
+    device_spec spec = {s->config.numa_node, s->config.n_threads,
+                        s->config.isa[0] != '\0' ? s->config.isa : "auto"};
+    s->config.isa[sizeof s->config.isa - 1] = '\0';
+    TRY(s->b->device_open(&s->device, &spec, e));
+    return s->b->queue_open(s->device, &s->q, e);
+}
+
+/* KV, scratch and host memory, all that the stage will ever have. */
+static status allocate(stage *s, errmsg *e)
+{
+    const wire_config *c = &s->config;
+    stage_limits limits = {c->n_ctx,      c->n_branches,                c->rows_max,
+                           c->n_readback, c->n_blocks[KV_CLASS_GLOBAL], s->last};
+    scratch_layout_make(&s->at, s->m, c->rows_max, c->n_ctx, s->last);
+    host_layout_make(&s->host_at, s->m, &limits);
+    s->host = calloc(1, s->host_at.bytes);
+    if (s->host == NULL) {
+        return errmsg_set(e, ST_RESOURCES, "stage %u: no memory for %llu bytes of tables",
+                          c->stage_i, (unsigned long long)s->host_at.bytes);
+    }
+    TRY(s->b->alloc(s->device, &s->scratch, s->at.bytes, e));
+    return kv_open(&s->kv, s->b, s->device, s->m, s->n_layers, (dtype)c->kv_type, &limits, s->host,
+                   &s->host_at, e);
+}
+
+static status open_all(stage *s, const gguf *file, errmsg *e)
+{
+    TRY(open_device(s, e));
+    const weights_options load = {file,        s->m,           s->config.layer_begin,
+                                  s->config.layer_end, s->b,   s->device,
+                                  s->on_progress, s->progress_ctx};
+    s->kv.type = (dtype)s->config.kv_type;
+    TRY(check_ops(s, e));
+    TRY(weights_supported(&load, e));
+    TRY(allocate(s, e));
+    TRY(weights_open(&s->w, &load, e));
+    return rope_make(&s->rope, &s->m->rope, s->w.freq_factors, e);
+}
+
+status stage_open(stage **out, const stage_options *o, errmsg *e)
+{
+    *out = NULL;
+    TRY(check_config(o->config, o->model, e));
+    stage *s = calloc(1, sizeof *s);
+    if (s == NULL) return errmsg_set(e, ST_RESOURCES, "no memory for a stage");
+    s->b = o->backend;
+    s->config = *o->config;
+    s->m = o->model;
+    s->on_progress = o->on_progress;
+    s->progress_ctx = o->progress_ctx;
+    s->n_layers = s->config.layer_end - s->config.layer_begin;
+    s->first = s->config.layer_begin == 0;
+    s->last = s->config.layer_end == s->m->n_layers;
+    status result = open_all(s, o->file, e);
+    if (result != ST_OK) {
+        stage_close(s);
+        return result;
+    }
+    *out = s;
+    return ST_OK;
+}
+
+void stage_close(stage *s)
+{
+    if (s == NULL) return;
+    if (s->q != NULL) s->b->queue_close(s->q);
+    kv_close(&s->kv);
+    if (s->scratch.addr != 0) s->b->free(s->device, s->scratch, s->at.bytes);
+    if (s->device != NULL) s->b->device_close(s->device);
+    weights_close(&s->w);
+    free(s->host);
+    free(s);
+}
+
+stage_facts stage_facts_get(const stage *s)
+{
+    return (stage_facts){s->w.bytes, s->kv.bytes, s->at.bytes, s->host_at.bytes,
+                         s->b->device_name(s->device)};
+}
+
+backend_queue *stage_queue(stage *s)
+{
+    return s->q;
+}
+
+dev_ptr stage_hidden(const stage *s)
+{
+    return SCRATCH(s, hidden);
+}
+
+status stage_kv_ops(stage *s, const wire_kv_op *ops, uint32_t n_ops, errmsg *e)
+{
+    return kv_ops(&s->kv, s->q, ops, n_ops, e);
+}
+
+status stage_embed(stage *s, errmsg *e)
+{
+    CHECK(s->first);
+    TRY_OP(embed, SCRATCH(s, hidden), &s->w.token_embd, SCRATCH(s, tokens), 1.0f, s->n_rows);
+    return ST_OK;
+}

@@ -1,0 +1,263 @@
+/* The tensors that a range needs are listed once, through two tables (a layer's and the model's) that
+ * say where a description keeps a tensor and where the stage wants it; the list is sorted by place in
+ * the files and merged into spans. */
+#include "stage/weights.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#define PIECE_BYTES (16ull << 20)
+
+typedef enum { AS_VECTOR, AS_MATRIX, AS_EMBEDDING, AS_HOST } weight_use;
+
+typedef struct {
+    size_t from;            /* of the tensor_ref, in layer_desc or model_desc */
+    size_t to;              /* in layer_weights or weights */
+    weight_use use;
+    bool first, last;       /* of the model's: for the first stage, for the last; neither: all */
+} weight_part;
+
+#define LAYER(field, use) {offsetof(layer_desc, field), offsetof(layer_weights, field), use, 0, 0}
+static const weight_part layer_parts[] = {
+    LAYER(attn_norm, AS_VECTOR),   LAYER(attn_q, AS_MATRIX),      LAYER(attn_k, AS_MATRIX),
+    LAYER(attn_v, AS_MATRIX),      LAYER(attn_q_bias, AS_VECTOR), LAYER(attn_k_bias, AS_VECTOR),
+    LAYER(attn_v_bias, AS_VECTOR), LAYER(attn_output, AS_MATRIX), LAYER(ffn_norm, AS_VECTOR),
+    LAYER(ffn_gate, AS_MATRIX),    LAYER(ffn_up, AS_MATRIX),      LAYER(ffn_down, AS_MATRIX),
+};
+#define MODEL(desc, field, use, first, last)                                                       \
+    {offsetof(model_desc, desc), offsetof(weights, field), use, first, last}
+static const weight_part model_parts[] = {
+    MODEL(token_embd, token_embd, AS_EMBEDDING, true, false),
+    MODEL(output_norm, output_norm, AS_VECTOR, false, true),
+    MODEL(output, output, AS_MATRIX, false, true),
+    MODEL(rope.freq_factors, freq_factors, AS_HOST, false, false),
+};
+#define COUNT(a) (sizeof(a) / sizeof *(a))
+
+/* One tensor of the range and what is to be filled with it. */
+typedef struct {
+    const gguf_tensor *t;
+    const weight_part *part;
+    void *to;
+} weight_item;
+
+typedef status (*item_visit)(void *ctx, const weight_item *item, errmsg *e);
+
+/* Visit every tensor of the range. w may be NULL: nothing is to be filled. */
+static status visit(const weights_options *o, weights *w, item_visit f, void *ctx, errmsg *e)
+{
+    const model_desc *m = o->model;
+    for (uint32_t il = o->layer_begin; il < o->layer_end; il++) {
+        for (size_t i = 0; i < COUNT(layer_parts); i++) {
+            const weight_part *part = &layer_parts[i];
+            const tensor_ref *ref = (const void *)((const char *)&m->layer[il] + part->from);
+            char *layer = w != NULL ? (char *)&w->layer[il - o->layer_begin] : NULL;
+            if (ref->t == NULL) continue;
+            TRY(f(ctx, &(weight_item){ref->t, part, w != NULL ? layer + part->to : NULL}, e));
+        }
+    }
+    for (size_t i = 0; i < COUNT(model_parts); i++) {
+        const weight_part *part = &model_parts[i];
+        const tensor_ref *ref = (const void *)((const char *)m + part->from);
+        bool all = !part->first && !part->last;
+        bool mine = all || (part->first && o->layer_begin == 0) ||
+                    (part->last && o->layer_end == m->n_layers);
+        if (ref->t == NULL || !mine) continue;
+        TRY(f(ctx, &(weight_item){ref->t, part, w != NULL ? (char *)w + part->to : NULL}, e));
+    }
+    return ST_OK;
+}
+
+static status check_item(void *ctx, const weight_item *item, errmsg *e)
+{
+    const weights_options *o = ctx;
+    op_kind op = item->part->use == AS_EMBEDDING ? OP_EMBED : OP_MATMUL;
+    bool vector = item->part->use == AS_VECTOR || item->part->use == AS_HOST;
+    bool fine = vector ? item->t->type == DT_F32
+                       : o->backend->supports(o->device, op, item->t->type);
+    if (!fine) {
+        return errmsg_set(e, ST_BAD_MODEL, "tensor %s: device %s has no %s of %s", item->t->name,
+                          o->backend->device_name(o->device),
+                          vector ? "vectors" : op == OP_EMBED ? "embedding" : "product",
+                          dtype_get(item->t->type)->name);
+    }
+    CHECK(item->t->offset % sizeof(float) == 0); /* gguf.h: alignments are multiples of 8 */
+    return ST_OK;
+}
+
+status weights_supported(const weights_options *o, errmsg *e)
+{
+    return visit(o, NULL, check_item, (void *)o, e);
+}
+
+/* --- spans ------------------------------------------------------------------------------------- */
+
+static status collect(void *ctx, const weight_item *item, errmsg *e)
+{
+    (void)e;
+    weights *w = ctx;
+    uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
+    weight_span *s = &w->spans[w->n_spans++];
+    s->file_i = item->t->file_i;
+    s->begin = item->t->offset / page * page;
+    s->end = item->t->offset + item->t->bytes;
+    w->bytes += item->t->bytes;
+    return ST_OK;
+}
+
+static int by_place(const void *a, const void *b)
+{
+    const weight_span *x = a, *y = b;
+    if (x->file_i != y->file_i) return x->file_i < y->file_i ? -1 : 1;
+    return x->begin < y->begin ? -1 : x->begin > y->begin;
+}
+
+/* Spans that touch or share a page become one. */
+static void merge(weights *w)
+{
+    uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
+    uint32_t n = 0;
+    qsort(w->spans, w->n_spans, sizeof *w->spans, by_place);
+    for (uint32_t i = 0; i < w->n_spans; i++) {
+        weight_span *s = &w->spans[i], *last = n > 0 ? &w->spans[n - 1] : NULL;
+        bool together = last != NULL && last->file_i == s->file_i &&
+                        s->begin <= (last->end + page - 1) / page * page;
+        if (!together) {
+            w->spans[n++] = *s;
+        } else if (s->end > last->end) {
+            last->end = s->end;
+        }
+    }
+    w->n_spans = n;
+}
+
+static status map_spans(weights *w, const weights_options *o, errmsg *e)
+{
+    for (uint32_t i = 0; i < w->n_spans; i++) {
+        weight_span *s = &w->spans[i];
+        void *map = mmap(NULL, s->end - s->begin, PROT_READ, MAP_SHARED,
+                         gguf_fd(o->file, s->file_i), (off_t)s->begin);
+        if (map == MAP_FAILED) {
+            return errmsg_set(e, ST_RESOURCES,
+                              "cannot map %llu bytes of weights (part %u at %llu): %s",
+                              (unsigned long long)(s->end - s->begin), s->file_i,
+                              (unsigned long long)s->begin, strerror(errno));
+        }
+        s->map = map;
+    }
+    return ST_OK;
+}
+
+/* Bring one piece into memory. A kernel that cannot populate is told to read ahead, and the pages
+ * are touched one by one. */
+static status read_ahead(const weight_span *s, uint64_t at, uint64_t bytes, errmsg *e)
+{
+    char *p = (char *)s->map + at;
+    if (madvise(p, bytes, MADV_POPULATE_READ) == 0) return ST_OK;
+    if (errno == EFAULT || errno == EIO) {
+        return errmsg_set(e, ST_BAD_MODEL,
+                          "the model file (part %u) cannot be read at %llu: cut short or damaged",
+                          s->file_i, (unsigned long long)(s->begin + at));
+    }
+    long page = sysconf(_SC_PAGESIZE);
+    (void)madvise(p, bytes, MADV_WILLNEED);
+    for (uint64_t i = 0; i < bytes; i += (uint64_t)page)
+        (void)*(volatile const char *)(p + i);
+    return ST_OK;
+}
+
+static status load_spans(weights *w, const weights_options *o, errmsg *e)
+{
+    uint64_t done = 0, total = 0;
+    for (uint32_t i = 0; i < w->n_spans; i++)
+        total += w->spans[i].end - w->spans[i].begin;
+    for (uint32_t i = 0; i < w->n_spans; i++) {
+        weight_span *s = &w->spans[i];
+        uint64_t bytes = s->end - s->begin;
+        for (uint64_t at = 0; at < bytes; at += PIECE_BYTES) {
+            uint64_t n = bytes - at < PIECE_BYTES ? bytes - at : PIECE_BYTES;
+            TRY(read_ahead(s, at, n, e));
+            done += n;
+            if (o->on_progress != NULL && o->on_progress(o->progress_ctx, done, total) != 0) {
+                return errmsg_set(e, ST_CLOSED, "told to stop while loading");
+            }
+        }
+        TRY(o->backend->weights_from_host(o->device, &s->device, s->map, bytes, e));
+    }
+    return ST_OK;
+}
+
+/* --- handing over ------------------------------------------------------------------------------ */
+
+static const weight_span *span_of(const weights *w, const gguf_tensor *t)
+{
+    uint32_t low = 0, high = w->n_spans; /* the last span that begins at or before the tensor */
+    weight_span key = {.file_i = t->file_i, .begin = t->offset};
+    while (high - low > 1) {
+        uint32_t mid = low + (high - low) / 2;
+        if (by_place(&w->spans[mid], &key) <= 0) {
+            low = mid;
+        } else {
+            high = mid;
+        }
+    }
+    const weight_span *s = &w->spans[low];
+    CHECK(s->file_i == t->file_i && s->begin <= t->offset && t->offset + t->bytes <= s->end);
+    return s;
+}
+
+static status fill(void *ctx, const weight_item *item, errmsg *e)
+{
+    (void)e;
+    weights *w = ctx;
+    const gguf_tensor *t = item->t;
+    const weight_span *s = span_of(w, t);
+    dev_ptr at = dev_offset(s->device, t->offset - s->begin);
+    switch (item->part->use) {
+    case AS_VECTOR:
+        *(dev_ptr *)item->to = at;
+        break;
+    case AS_HOST:
+        *(const float **)item->to = (const float *)((const char *)s->map + (t->offset - s->begin));
+        break;
+    case AS_MATRIX:
+    case AS_EMBEDDING:
+        *(dev_weight *)item->to = (dev_weight){at, t->type, (uint32_t)t->dim[0], (uint32_t)t->dim[1]};
+        break;
+    }
+    return ST_OK;
+}
+
+status weights_open(weights *out, const weights_options *o, errmsg *e)
+{
+    size_t n_layers = o->layer_end - o->layer_begin;
+    *out = (weights){0};
+    out->layer = calloc(n_layers, sizeof *out->layer);
+    out->spans = calloc(n_layers * COUNT(layer_parts) + COUNT(model_parts), sizeof *out->spans);
+    if (out->layer == NULL || out->spans == NULL) {
+        return errmsg_set(e, ST_RESOURCES, "no memory for the tables of %zu layers", n_layers);
+    }
+    TRY(gguf_unchanged(o->file, e));
+    TRY(visit(o, NULL, collect, out, e));
+    bool whole = o->layer_begin == 0 && o->layer_end == o->model->n_layers;
+    if (whole && o->model->tied) out->bytes -= o->model->output.t->bytes; /* listed twice */
+    merge(out);
+    TRY(map_spans(out, o, e));
+    TRY(load_spans(out, o, e));
+    TRY(gguf_unchanged(o->file, e));
+    return visit(o, out, fill, out, e);
+}
+
+void weights_close(weights *w)
+{
+    for (uint32_t i = 0; i < w->n_spans; i++) {
+        weight_span *s = &w->spans[i];
+        if (s->map != NULL) munmap(s->map, s->end - s->begin);
+    }
+    free(w->spans);
+    free(w->layer);
+    *w = (weights){0};
+}

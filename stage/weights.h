@@ -1,0 +1,61 @@
+/* weights.h - a stage's weights: the byte ranges of the model's files that its layers need, mapped
+ * and read ahead, used in place where the device can.
+ *
+ * Owns the mappings; each is page-aligned, holds what lies between needed tensors only where they
+ * share a page, and is handed to the backend whole. The embedding belongs to the first stage,
+ * output_norm and head to the last, a tied head to both; rope factors to all. A file that is cut
+ * short while it is mapped ends the process by SIGBUS: the coordinator sees a lost stage. */
+#ifndef STAGE_WEIGHTS_H
+#define STAGE_WEIGHTS_H
+
+#include "common/model.h"
+#include "kernels/backend.h"
+#include "stage/stage.h"
+
+typedef struct {
+    dev_ptr attn_norm;                       /* f32 [n_embd] */
+    dev_weight attn_q, attn_k, attn_v;
+    dev_ptr attn_q_bias, attn_k_bias, attn_v_bias; /* none: addr 0 */
+    dev_weight attn_output;
+    dev_ptr ffn_norm;                        /* f32 [n_embd] */
+    dev_weight ffn_gate, ffn_up, ffn_down;
+} layer_weights;
+
+/* Needed bytes of one file that lie together, page-aligned. */
+typedef struct {
+    uint32_t file_i;
+    uint64_t begin, end;                     /* in the file */
+    void *map;
+    dev_ptr device;
+} weight_span;
+
+typedef struct {
+    layer_weights *layer;                    /* [layer_end - layer_begin] */
+    dev_weight token_embd, output;           /* where the stage has them */
+    dev_ptr output_norm;
+    const float *freq_factors;               /* host, f32 [n_rot / 2]; NULL: none */
+    weight_span *spans;
+    uint32_t n_spans;
+    uint64_t bytes;                          /* of the tensors: fence_stage_bytes */
+} weights;
+
+typedef struct {
+    const gguf *file;
+    const model_desc *model;
+    uint32_t layer_begin, layer_end;
+    const backend *backend;
+    backend_device *device;
+    stage_progress on_progress;
+    void *progress_ctx;
+} weights_options;
+
+/* The device has every product the range needs. ST_BAD_MODEL names tensor, type and device. */
+MUST_USE status weights_supported(const weights_options *o, errmsg *e);
+
+/* Map, read ahead in pieces (on_progress after each: bytes of the mappings) and hand over.
+ * ST_BAD_MODEL: the file changed or is cut short; ST_RESOURCES; ST_CLOSED. *out can be closed in
+ * every case. */
+MUST_USE status weights_open(weights *out, const weights_options *o, errmsg *e);
+void weights_close(weights *w);
+
+#endif
