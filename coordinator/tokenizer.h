@@ -1,8 +1,17 @@
 /* tokenizer.h - text to token ids and back, as the model file says.
  *
- * Owns the vocabulary. Kinds now: "llama" (SentencePiece-style: pieces merged greedily by score, the
- * leftmost among equals, byte fallback, optional space prefix). Others are refused by name. Text is
- * bytes; invalid UTF-8 goes through the byte fallback, byte by byte, and comes back the same. */
+ * Owns the vocabulary. Kinds now: "llama" (SentencePiece-style: pieces merged greedily by score,
+ * the leftmost among equals, byte fallback, optional space prefix). Others are refused by name.
+ * Text is bytes; invalid UTF-8 goes through the byte fallback, byte by byte, and comes back the
+ * same; NUL is a byte like others. Nothing changes after open: any number of threads may encode at
+ * once.
+ *
+ * Ids are those that llama.cpp gives for well-formed text, with one difference: merging never forms
+ * a control, unknown or byte token (as SentencePiece, so that plain text cannot spell one). Special
+ * tokens are cut out of the text first, the longest first: user-defined ones always, control and
+ * unknown ones only with `special`. The pieces of encode(x), put together with `first` on the first
+ * id that is not BOS, give x again, except that U+2581 in x comes back as a space, and that with a
+ * space prefix each text after a special token has a space before it. */
 #ifndef COORDINATOR_TOKENIZER_H
 #define COORDINATOR_TOKENIZER_H
 
@@ -10,31 +19,42 @@
 
 typedef struct tokenizer tokenizer;
 
-/* ST_BAD_MODEL: kind not supported, arrays missing or of unequal length, byte tokens missing, ids
- * out of range, more pieces than n_vocab. */
+#define TOKENIZER_TEXT_BYTES_MAX (256u << 20)
+
+/* ST_BAD_MODEL: kind not supported, arrays missing or of unequal length, byte tokens missing, a
+ * piece twice, a score that is NaN, ids out of range, more pieces than n_vocab. ST_RESOURCES: no
+ * memory. *out is NULL then. g is not needed afterwards. */
 MUST_USE status tokenizer_open(tokenizer **out, const gguf *g, uint32_t n_vocab, errmsg *e);
-void tokenizer_close(tokenizer *t);
+void tokenizer_close(tokenizer *t); /* t may be NULL */
 
 typedef struct {
-    bool bos;       /* put BOS first where the file says so (add_bos_token) */
-    bool special;   /* parse special tokens that stand in the text */
+    bool bos; /* put BOS first where the file says so (add_bos_token; default of "llama": yes) */
+    bool special; /* parse special tokens that stand in the text */
+    bool eos;     /* put EOS last where the file says so (add_eos_token; default: no) */
 } tokenize_options;
 
-/* Encode bytes of text: *out is an owned array of *n ids. An empty text gives BOS alone or nothing.
- * Never two BOS: when the text itself starts with the BOS piece (special), none is added.
- * ST_RESOURCES: no memory. */
+/* Encode bytes of text: *out is an owned array of *n ids (never NULL, also for n 0), each of them
+ * < tokenizer_n. An empty text gives BOS alone or nothing. Never two BOS: when the text itself
+ * starts with the BOS piece (special), none is added. Time grows as n log n. ST_RESOURCES: no
+ * memory, or the text is longer than TOKENIZER_TEXT_BYTES_MAX. *out is NULL then. */
 MUST_USE status tokenizer_encode(const tokenizer *t, const char *text, uint64_t bytes,
                                  tokenize_options o, uint32_t **out, uint64_t *n, errmsg *e);
 
-/* The bytes of one token as it appears in text: *bytes of *text, owned by t. Control tokens give
- * no bytes unless special. first: the first token of the text (drops the prefixed space). id must
- * be < n_vocab. */
+/* The bytes of one token as it appears in text: *bytes of *text, owned by t. Control and unknown
+ * tokens give no bytes unless special; ids from tokenizer_n to n_vocab - 1 (a padded head) give
+ * none. first: the first token of the text after BOS (drops the one prefixed space, where the file
+ * asks for a prefix). id must be < n_vocab: compare before the call. */
 void tokenizer_piece(const tokenizer *t, uint32_t id, bool first, bool special, const char **text,
                      uint32_t *bytes);
 
 /* TOKEN_NONE (sampler.h) when the model has none. */
 uint32_t tokenizer_bos(const tokenizer *t);
-bool tokenizer_is_end(const tokenizer *t, uint32_t id); /* EOS, EOT: generation stops there */
+
+/* Generation stops there: EOS, EOT and EOM as the file names them, and the pieces that are known to
+ * end a turn by their text. Any id may be asked. */
+bool tokenizer_is_end(const tokenizer *t, uint32_t id);
+
+/* How many pieces the vocabulary has, <= n_vocab. */
 uint32_t tokenizer_n(const tokenizer *t);
 
 #endif

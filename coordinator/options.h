@@ -1,0 +1,99 @@
+/* options.h - the command line: what all commands share, read in one place.
+ *
+ * Every command takes --help, the doors as flags (common/doors.h) and the options below; a command
+ * adds its own through a table. Long options only with --, values as "--x v" or "--x=v"; letters
+ * (-m, -p, ..) take their value from the next argument; "--" ends the options. The argument after
+ * an option that takes a value is its value, whatever it looks like. Numbers are decimal; a value
+ * out of range is refused with one line naming option, value and rule (ST_USAGE). An option given
+ * twice: the last one counts. An empty value of a door is its default; an empty value of anything
+ * but OPTION_TEXT is refused. */
+#ifndef COORDINATOR_OPTIONS_H
+#define COORDINATOR_OPTIONS_H
+
+#include "common/doors.h"
+#include "common/log.h"
+#include "coordinator/pipeline.h"
+
+/* OPTION_I64 may have a minus sign; OPTION_F32 is [-]digits[.digits][e[-]digits]. */
+typedef enum {
+    OPTION_FLAG,
+    OPTION_TEXT,
+    OPTION_U32,
+    OPTION_I64,
+    OPTION_U64,
+    OPTION_F32
+} option_type;
+
+typedef struct {
+    const char *name; /* without dashes */
+    char letter;      /* 0: none */
+    option_type type;
+    const char *argument; /* "FILE", "N"; NULL for a flag */
+    const char *help;     /* says the default; '\n' breaks the line */
+    void *out;            /* bool, const char *, uint32_t, int64_t, uint64_t or float */
+    double min, max;      /* for numbers, inclusive; both 0: no check */
+} option;
+
+/* Shared by all commands. */
+typedef struct {
+    bool help;
+    const char *model; /* -m; none named: the demo model; NULL: that is not there either */
+    bool model_is_demo;
+    doors doors;
+    plan_request plan;                      /* --ctx, --sessions, --kv-bytes, --kv-type */
+    uint32_t n_threads;                     /* --threads */
+    const char *isa;                        /* --isa auto|ref|avx2|avx512; NULL: auto */
+    const char *run_dir;                    /* --run-dir */
+    const char *stage_program;              /* --stage-program */
+    double start_timeout_s, hang_timeout_s; /* --start-timeout, --hang-timeout */
+    log_level log_level;                    /* --log-level */
+    const char *log_file;                   /* --log-file */
+    bool json;                              /* --json, for the commands that have it */
+} common_options;
+
+/* Parse argv[1..] of a command: its own table and the shared ones; where both have a name or
+ * letter, the command's own wins. Positional arguments (gate names) go to positional (at most
+ * positional_max; more are refused). ST_USAGE or ST_BAD_DOOR with *e; ST_RESOURCES: the log file
+ * cannot be written. With --help everything else is left unread and *out says so. Otherwise the log
+ * is open (level and file) when it returns ST_OK. Texts in *out are argv's own. */
+MUST_USE status options_parse(int argc, char **argv, const option *own, uint32_t n_own,
+                              common_options *out, const char **positional, uint32_t positional_max,
+                              uint32_t *n_positional, errmsg *e);
+
+/* ST_BAD_MODEL, saying what to do, when there is no model: none named and no demo model found. */
+MUST_USE status options_model(const common_options *c, errmsg *e);
+
+/* ST_USAGE when --json was given to a command that has no such form. */
+MUST_USE status options_no_json(const common_options *c, const char *command, errmsg *e);
+
+/* --help of a command to stdout: usage line, what it does, its own options, shared options, doors,
+ * exit codes. */
+void options_help(const char *usage, const char *about, const option *own, uint32_t n_own);
+
+/* The pipeline options that common options ask for (model, doors, timeouts...). They point into c. */
+pipeline_options options_pipeline(const common_options *c);
+
+/* --- commands: one file each, coordinator/cmd_NAME.c ---------------------------------------- */
+
+/* Runs the command; returns the exit code. argv[0] is the command's name. */
+typedef int (*command_run)(int argc, char **argv);
+int cmd_run(int argc, char **argv);
+int cmd_plan(int argc, char **argv);
+int cmd_gate(int argc, char **argv);
+int cmd_bench(int argc, char **argv);
+int cmd_logits(int argc, char **argv);
+int cmd_tokenize(int argc, char **argv);
+int cmd_status(int argc, char **argv);
+int cmd_devices(int argc, char **argv);
+
+/* Set by SIGINT and SIGTERM: the signal's number, 0 so far. Handlers are installed by main; a
+ * second signal ends the program at once (stages end with it). A command passes it to pipeline_open
+ * and ends with 128 + *interrupted. */
+extern volatile int interrupted;
+
+/* Print the error to stderr by log_error and return its exit code (128 + signal when interrupted).
+ * Nothing is printed for ST_INTERRUPTED, nor for a reader of stdout that went away (output.h: exit
+ * code 141, as if SIGPIPE had ended us). With --log-file the line goes to stderr as well. */
+int command_failed(const errmsg *e);
+
+#endif

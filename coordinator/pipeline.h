@@ -1,0 +1,107 @@
+/* pipeline.h - the coordinator as a library: open a model over N stage processes, drive sessions.
+ *
+ * An engine thread of the pipeline owns the sockets, the children and the schedule from open to
+ * close; the calls below hand it requests and wait. Calls may come from several threads; one session
+ * is used by one thread at a time. When a stage is lost every call ends with ST_STAGE_LOST and the
+ * line that names stage and cause, now and from then on. Nothing is left behind after close: no
+ * process, socket or memory. The library installs no signal handlers, writes nothing to stdout. */
+#ifndef COORDINATOR_PIPELINE_H
+#define COORDINATOR_PIPELINE_H
+
+#include "common/plan.h"
+#include "common/runblock.h"
+#include "common/sampler.h"
+
+typedef struct pipeline pipeline;
+typedef struct session session;
+typedef struct pending pending;
+
+/* Told while opening, from the engine thread: bytes loaded per stage. */
+typedef void (*pipeline_progress)(void *ctx, uint32_t stage, uint64_t done_bytes,
+                                  uint64_t total_bytes);
+
+typedef struct {
+    const char *model_path;
+    const doors *doors;
+    plan_request plan;
+    uint32_t n_threads;          /* per stage; 0: the machine's cores shared among the stages */
+    const char *isa;             /* NULL: auto */
+    const char *run_dir;         /* base of the private directory; NULL: $XDG_RUNTIME_DIR or /tmp */
+    const char *stage_program;   /* NULL: memra-stage beside this program */
+    uint32_t start_timeout_ms;   /* a stage that shows no progress for so long is given up; 0: 30 s */
+    uint32_t hang_timeout_ms;    /* the same for a step; 0: 5 s */
+    bool no_probe;               /* tests only: traffic without the byte probe */
+    pipeline_progress on_progress; /* may be NULL */
+    void *progress_ctx;
+} pipeline_options;
+
+pipeline_options pipeline_options_default(const char *model_path, const doors *d);
+
+/* Plan, start the stages last to first, wait for the load barrier, probe every boundary. *out is
+ * NULL on error. ST_BAD_MODEL, ST_BAD_DOOR, ST_USAGE, ST_RESOURCES, ST_STAGE_LOST (a stage that did
+ * not start: stage, elapsed, limit, flag), ST_INTERRUPTED. *interrupt (may be NULL) is polled: when
+ * it becomes non-zero the pipeline winds down and every call ends with ST_INTERRUPTED. */
+MUST_USE status pipeline_open(pipeline **out, const pipeline_options *o,
+                              const volatile int *interrupt, errmsg *e);
+
+/* Stop the stages in reverse of their start (first to last), reap them, remove the run directory. */
+void pipeline_close(pipeline *p);
+
+const model_desc *pipeline_model(const pipeline *p);
+const gguf *pipeline_file(const pipeline *p);
+const plan *pipeline_plan(const pipeline *p);
+const char *pipeline_run_dir(const pipeline *p); /* this run's own directory */
+
+/* What a stage is and did, a snapshot. */
+typedef struct {
+    int pid;
+    uint32_t epoch, state;       /* stage_state */
+    char device[64];
+    uint64_t weights_bytes, kv_bytes, scratch_bytes; /* as the stage reports them */
+    uint64_t n_steps, n_rows, n_chunks, n_overlaps, n_probes;
+    uint64_t busy_ns, wait_in_ns, wait_out_ns;
+    uint64_t tx_rows, tx_bytes, rx_rows, rx_bytes;
+    uint64_t tx_crossings[2], rx_crossings[2];
+    uint64_t load_ns;            /* from start to loaded */
+} stage_snapshot;
+void pipeline_stage(const pipeline *p, uint32_t stage_i, stage_snapshot *out);
+
+/* Doors carried in the steps that are issued from now on. */
+void pipeline_set_step_doors(pipeline *p, const step_doors *d);
+
+/* --- sessions ---------------------------------------------------------------------------------- */
+
+/* A session at position 0. ST_RESOURCES: n_sessions are open; ST_USAGE: sampler out of range. */
+MUST_USE status session_open(pipeline *p, const sampler_params *s, session **out, errmsg *e);
+
+/* Append n tokens (n >= 0) in chunks. logits: NULL, or f32 [n, n_vocab] for the logits after each;
+ * next: NULL, or the token drawn after the last one (n >= 1). ST_CONTEXT_FULL: n does not fit into
+ * the context; ST_RESOURCES: no KV block left; ST_USAGE: a token >= n_vocab. Nothing is applied
+ * then. */
+MUST_USE status session_prime(session *s, const uint32_t *tokens, uint64_t n, float *logits,
+                              uint32_t *next, errmsg *e);
+
+/* Append one token and decode: logits f32 [n_vocab] or NULL, next or NULL. Errors as above. */
+MUST_USE status session_step(session *s, uint32_t token, float *logits, uint32_t *next, errmsg *e);
+
+/* The same without waiting. The step is in flight until pending_logits_wait or pending_drop, and
+ * the session may go on meanwhile. ST_RESOURCES also when n_readback deferred steps are in flight. */
+MUST_USE status session_step_deferred(session *s, uint32_t token, pending **out, errmsg *e);
+
+/* Wait for a deferred step, hand out its results and free it (also on error). */
+MUST_USE status pending_logits_wait(pending *w, float *logits, uint32_t *next, errmsg *e);
+/* Drop it unwaited. */
+void pending_drop(pending *w);
+
+/* A new session with the same tokens, sharing whole KV blocks; the last, partly filled one is
+ * copied. s must have no deferred step in flight. */
+MUST_USE status session_fork(session *s, session **out, errmsg *e);
+
+/* Forget positions >= n (n <= position). */
+MUST_USE status session_truncate(session *s, uint64_t n, errmsg *e);
+
+void session_set_sampler(session *s, const sampler_params *p);
+uint64_t session_position(const session *s); /* tokens applied or in flight */
+void session_drop(session *s);
+
+#endif

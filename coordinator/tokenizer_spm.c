@@ -1,0 +1,259 @@
+/* tokenizer_spm.c - owns the SentencePiece-style kind.
+ *
+ * A space is written as U+2581 in the pieces. The text starts as one symbol per character (a byte
+ * that belongs to none is a symbol of its own); a heap holds the neighbours that form a piece when
+ * joined, the highest score first, the leftmost among equals. The best pair becomes one symbol, its
+ * new neighbours are added, until none is left; an entry whose symbols have changed since is known
+ * by its length and dropped. A symbol that is no piece in the end comes out as its bytes' tokens.
+ * Every join forms a piece, so that nothing has to be taken apart again. */
+#include "coordinator/tokenizer_kind.h"
+
+#include "common/sampler.h"
+#include "coordinator/utf8.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define SPACE       "\xE2\x96\x81" /* U+2581 */
+#define SPACE_BYTES 3u
+#define NO_SYMBOL   UINT32_MAX
+
+typedef struct {
+    uint32_t from, bytes; /* of the escaped text; bytes 0: joined to the one on its left */
+    uint32_t prev, next;
+} symbol;
+
+typedef struct {
+    float score;
+    uint32_t left;  /* with the symbol after it */
+    uint32_t bytes; /* of both when they were added */
+} bigram;
+
+typedef struct {
+    const vocab *v;
+    char *text; /* escaped */
+    symbol *symbol;
+    bigram *heap; /* a binary heap, the best at 0 */
+    uint64_t n_heap, heap_room;
+} merge;
+
+/* Control, unknown and byte tokens are never spelled by text. */
+static uint32_t find_mergeable(const vocab *v, const char *text, uint64_t bytes)
+{
+    uint32_t id = vocab_find(v, text, bytes);
+    if (id == TOKEN_NONE) return TOKEN_NONE;
+    piece_type type = v->piece[id].type;
+    bool hidden = type == PIECE_CONTROL || type == PIECE_UNKNOWN || type == PIECE_BYTE;
+    return hidden ? TOKEN_NONE : id;
+}
+
+static bool better(const bigram *a, const bigram *b)
+{
+    return a->score > b->score || (a->score == b->score && a->left < b->left);
+}
+
+static status heap_push(merge *m, bigram b, errmsg *e)
+{
+    if (m->n_heap == m->heap_room) {
+        uint64_t room = m->heap_room == 0 ? 256 : m->heap_room * 2;
+        bigram *grown = realloc(m->heap, room * sizeof *grown);
+        if (grown == NULL) return errmsg_set(e, ST_RESOURCES, "no memory to tokenize a text");
+        m->heap = grown;
+        m->heap_room = room;
+    }
+    uint64_t i = m->n_heap++;
+    while (i > 0 && better(&b, &m->heap[(i - 1) / 2])) {
+        m->heap[i] = m->heap[(i - 1) / 2];
+        i = (i - 1) / 2;
+    }
+    m->heap[i] = b;
+    return ST_OK;
+}
+
+static bigram heap_pop(merge *m)
+{
+    bigram top = m->heap[0], last = m->heap[--m->n_heap];
+    uint64_t i = 0;
+    for (uint64_t child = 1; child < m->n_heap; child = 2 * i + 1) {
+        if (child + 1 < m->n_heap && better(&m->heap[child + 1], &m->heap[child])) child++;
+        if (!better(&m->heap[child], &last)) break;
+        m->heap[i] = m->heap[child];
+        i = child;
+    }
+    m->heap[i] = last;
+    return top;
+}
+
+/* Add the symbol left and the one after it, if they form a piece. */
+static status add_pair(merge *m, uint32_t left, errmsg *e)
+{
+    if (left == NO_SYMBOL || m->symbol[left].next == NO_SYMBOL) return ST_OK;
+    const symbol *l = &m->symbol[left];
+    uint64_t bytes = (uint64_t)l->bytes + m->symbol[l->next].bytes;
+    uint32_t id = find_mergeable(m->v, m->text + l->from, bytes);
+    if (id == TOKEN_NONE) return ST_OK;
+    return heap_push(m, (bigram){m->v->piece[id].score, left, (uint32_t)bytes}, e);
+}
+
+/* The text with its spaces escaped; returns its bytes. room: SPACE_BYTES * (bytes + 1). */
+static uint64_t escape(char *out, const char *text, uint64_t bytes, bool space_prefix)
+{
+    uint64_t n = 0;
+    if (space_prefix) {
+        memcpy(out, SPACE, SPACE_BYTES);
+        n = SPACE_BYTES;
+    }
+    for (uint64_t i = 0; i < bytes; i++) {
+        if (text[i] == ' ') {
+            memcpy(out + n, SPACE, SPACE_BYTES);
+            n += SPACE_BYTES;
+        } else {
+            out[n++] = text[i];
+        }
+    }
+    return n;
+}
+
+/* One symbol per character; returns how many. */
+static uint32_t symbols_make(symbol *out, const char *text, uint64_t bytes)
+{
+    uint32_t n = 0;
+    for (uint64_t at = 0; at < bytes; n++) {
+        uint32_t length = utf8_char_bytes(text + at, bytes - at);
+        if (length == 0) length = 1;
+        out[n] = (symbol){(uint32_t)at, length, n == 0 ? NO_SYMBOL : n - 1, n + 1};
+        at += length;
+    }
+    out[n - 1].next = NO_SYMBOL;
+    return n;
+}
+
+static status merge_all(merge *m, uint32_t n_symbols, errmsg *e)
+{
+    for (uint32_t i = 0; i < n_symbols; i++)
+        TRY(add_pair(m, i, e));
+    while (m->n_heap > 0) {
+        bigram b = heap_pop(m);
+        symbol *left = &m->symbol[b.left];
+        if (left->bytes == 0 || left->next == NO_SYMBOL) continue;
+        symbol *right = &m->symbol[left->next];
+        if (left->bytes + right->bytes != b.bytes) continue;
+        left->bytes = b.bytes;
+        right->bytes = 0;
+        left->next = right->next;
+        if (left->next != NO_SYMBOL) m->symbol[left->next].prev = b.left;
+        TRY(add_pair(m, left->prev, e));
+        TRY(add_pair(m, b.left, e));
+    }
+    return ST_OK;
+}
+
+static status emit(const merge *m, id_list *out, errmsg *e)
+{
+    for (uint32_t i = 0; i != NO_SYMBOL; i = m->symbol[i].next) {
+        const symbol *s = &m->symbol[i];
+        uint32_t id = find_mergeable(m->v, m->text + s->from, s->bytes);
+        if (id != TOKEN_NONE) {
+            TRY(id_list_add(out, id, e));
+            continue;
+        }
+        for (uint32_t j = 0; j < s->bytes; j++)
+            TRY(id_list_add(out, m->v->byte_id[(unsigned char)m->text[s->from + j]], e));
+    }
+    return ST_OK;
+}
+
+static status spm_encode(const vocab *v, const char *text, uint64_t bytes, bool space_prefix,
+                         id_list *out, errmsg *e)
+{
+    merge m = {.v = v};
+    status s = ST_OK;
+    m.text = malloc(SPACE_BYTES * (bytes + 1));
+    m.symbol = malloc((bytes + 1) * sizeof *m.symbol); /* an escaped space is one symbol */
+    if (m.text == NULL || m.symbol == NULL) {
+        s = errmsg_set(e, ST_RESOURCES, "no memory to tokenize a text of %llu bytes",
+                       (unsigned long long)bytes);
+        goto done;
+    }
+    uint64_t escaped_bytes = escape(m.text, text, bytes, space_prefix);
+    uint32_t n_symbols = symbols_make(m.symbol, m.text, escaped_bytes);
+    TRY_DONE(s, merge_all(&m, n_symbols, e));
+    TRY_DONE(s, emit(&m, out, e));
+done:
+    free(m.text);
+    free(m.symbol);
+    free(m.heap);
+    return s;
+}
+
+static int hex_digit(char c)
+{
+    if (c >= '0' && c <= '9') return c - '0';
+    if (c >= 'A' && c <= 'F') return c - 'A' + 10;
+    if (c >= 'a' && c <= 'f') return c - 'a' + 10;
+    return -1;
+}
+
+/* The byte of a piece <0xXX>; -1: it has another form. */
+static int byte_of_piece(const piece *p)
+{
+    if (p->bytes != 6 || memcmp(p->text, "<0x", 3) != 0 || p->text[5] != '>') return -1;
+    int high = hex_digit(p->text[3]), low = hex_digit(p->text[4]);
+    return high < 0 || low < 0 ? -1 : high * 16 + low;
+}
+
+/* Write p as it appears in text; returns its bytes, at most p->bytes. */
+static uint32_t show(char *out, const piece *p)
+{
+    if (p->type == PIECE_BYTE) {
+        out[0] = (char)byte_of_piece(p);
+        return 1;
+    }
+    bool escaped = p->type == PIECE_NORMAL || p->type == PIECE_UNUSED || p->type == PIECE_UNDEFINED;
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < p->bytes; n++) {
+        bool space =
+            escaped && p->bytes - i >= SPACE_BYTES && memcmp(p->text + i, SPACE, SPACE_BYTES) == 0;
+        out[n] = space ? ' ' : p->text[i];
+        i += space ? SPACE_BYTES : 1;
+    }
+    return n;
+}
+
+static status spm_prepare(vocab *v, errmsg *e)
+{
+    for (uint32_t b = 0; b < 256; b++) {
+        char byte = (char)b;
+        v->byte_id[b] = find_mergeable(v, &byte, 1);
+    }
+    char *shown = v->shown;
+    for (uint32_t id = 0; id < v->n; id++) {
+        piece *p = &v->piece[id];
+        if (p->type == PIECE_BYTE) {
+            int byte = byte_of_piece(p);
+            if (byte < 0)
+                return errmsg_set(e, ST_BAD_MODEL,
+                                  "tokenizer.ggml.tokens: token %u has type 6 (byte) but is not "
+                                  "written <0xXX>",
+                                  id);
+            v->byte_id[byte] = id;
+        }
+        p->shown = shown;
+        p->shown_bytes = show(shown, p);
+        shown += p->shown_bytes;
+    }
+    for (uint32_t b = 0; b < 256; b++)
+        if (v->byte_id[b] == TOKEN_NONE)
+            return errmsg_set(e, ST_BAD_MODEL,
+                              "tokenizer.ggml.tokens: no token for byte <0x%02X>; a vocabulary "
+                              "without byte fallback is not supported",
+                              b);
+    return ST_OK;
+}
+
+const tokenizer_kind tokenizer_spm = {
+    .name = "llama",
+    .defaults = {.bos = 1, .eos = 2, .add_bos = true, .add_space_prefix = true},
+    .prepare = spm_prepare,
+    .encode = spm_encode,
+};
