@@ -1,0 +1,82 @@
+#include "tests/support/kernel_check.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+uint64_t seeded_next(seeded *s)
+{
+    uint64_t z = s->state += 0x9e3779b97f4a7c15ull; /* splitmix64 */
+    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9ull;
+    z = (z ^ z >> 27) * 0x94d049bb133111ebull;
+    return z ^ z >> 31;
+}
+
+uint32_t seeded_below(seeded *s, uint32_t n)
+{
+    return (uint32_t)((seeded_next(s) >> 32) * n >> 32);
+}
+
+float seeded_float(seeded *s, int spread)
+{
+    uint64_t u = seeded_next(s);
+    if (u % 61 == 0) return u & 64 ? 0.0f : -0.0f;
+    float m = (float)(int32_t)(u >> 32) * 0x1p-31f;
+    return ldexpf(m, (int)seeded_below(s, 2 * (uint32_t)spread + 1) - spread);
+}
+
+float *seeded_floats(seeded *s, uint64_t n, int spread)
+{
+    float *x = aligned_alloc(64, (n * sizeof *x + 64) / 64 * 64);
+    CHECK(x != NULL);
+    for (uint64_t i = 0; i < n; i++) x[i] = seeded_float(s, spread);
+    return x;
+}
+
+void *seeded_stored(seeded *s, dtype type, uint64_t n, int spread, void **base)
+{
+    uint64_t bytes = dtype_bytes(type, n);
+    char *p = malloc(bytes + 1);
+    CHECK(p != NULL);
+    *base = p++;
+    if (type == DT_Q8_0) {
+        for (uint64_t i = 0; i < bytes; i++) p[i] = (char)seeded_next(s);
+        for (uint64_t b = 0; b < n / 32; b++) {
+            float d = seeded_float(s, spread) * 0x1p-7f;
+            cpu_isa_ref.from_f32(p + 34 * b, DT_F16, &d, 1);
+        }
+    } else {
+        float *x = seeded_floats(s, n, spread);
+        cpu_isa_ref.from_f32(p, type, x, n);
+        free(x);
+    }
+    return p;
+}
+
+uint32_t check_isas(const cpu_isa *out[3])
+{
+    static const char *const names[] = {"ref", "avx2", "avx512"};
+    static bool told;
+    uint32_t n = 0;
+    for (int i = 0; i < 3; i++) {
+        const cpu_isa *isa = cpu_isa_get(names[i]);
+        if (isa != NULL)
+            out[n++] = isa;
+        else if (!told)
+            printf("# skipped: this processor does not run %s\n", names[i]);
+    }
+    told = true;
+    return n;
+}
+
+bool same_bits(const char *what, const float *a, const float *b, uint64_t n)
+{
+    for (uint64_t i = 0; i < n; i++) {
+        if (memcmp(&a[i], &b[i], sizeof *a) == 0 || (a[i] != a[i] && b[i] != b[i])) continue;
+        printf("# %s: value %llu of %llu is %a, should be %a\n", what, (unsigned long long)i,
+               (unsigned long long)n, (double)b[i], (double)a[i]);
+        return false;
+    }
+    return true;
+}

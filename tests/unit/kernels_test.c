@@ -1,0 +1,361 @@
+/* The ISA tables: products and row operations against float64, and the same bits from all of them,
+ * however rows and outputs are cut. */
+#include "common/fmath.h"
+#include "kernels/cpu/convert.h"
+#include "tests/support/kernel_check.h"
+#include "tests/support/tap.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const cpu_isa *isas[3];
+static uint32_t n_isas;
+static float *scratch;
+
+static void *zeroed(uint64_t n)
+{
+    void *p = calloc(n > 0 ? n : 1, sizeof(float));
+    CHECK(p != NULL);
+    return p;
+}
+
+/* All 65536 values of the 16-bit types, and f32 values around every border of rounding. */
+static void conversions_agree(void **state)
+{
+    (void)state;
+    enum { N = 65536 };
+    uint16_t *h = malloc(N * sizeof *h), *back = malloc(N * sizeof *back + 1);
+    float *want = zeroed(3 * N), *got = zeroed(3 * N);
+    assert_true(h && back);
+    for (uint32_t i = 0; i < N; i++) h[i] = (uint16_t)i;
+    static const dtype types[] = {DT_F16, DT_BF16};
+    for (int t = 0; t < 2; t++) {
+        isas[0]->to_f32(want, h, types[t], N);
+        for (uint32_t i = 0; i < n_isas; i++) {
+            memset(got, 0, N * sizeof *got);
+            isas[i]->to_f32(got, h, types[t], N);
+            assert_memory_equal(got, want, N * sizeof *got);
+            isas[i]->from_f32(back, types[t], want, N);
+            for (uint32_t v = 0; v < N; v++) assert_true(back[v] == h[v] || want[v] != want[v]);
+        }
+        /* Halfway to the next value and one step to either side: rounding to even. */
+        for (uint32_t v = 0; v < N; v++) {
+            float next = isinf(want[v]) || want[v] != want[v] || v % 0x8000 == 0x7fff
+                             ? want[v]
+                             : types[t] == DT_F16 ? f32_of_f16((uint16_t)(v + 1))
+                                                  : f32_of_bf16((uint16_t)(v + 1));
+            float middle = isinf(next) ? want[v] * (1 + 0x1p-11f) : want[v] / 2 + next / 2;
+            got[3 * v] = nextafterf(middle, -INFINITY);
+            got[3 * v + 1] = middle;
+            got[3 * v + 2] = nextafterf(middle, INFINITY);
+        }
+        uint16_t *a = malloc(3 * N * sizeof *a);
+        char *b = malloc(3 * N * sizeof *a + 1);
+        assert_true(a && b);
+        isas[0]->from_f32(a, types[t], got, 3 * N);
+        for (uint32_t i = 1; i < n_isas; i++) {
+            isas[i]->from_f32(b + 1, types[t], got, 3 * N);
+            assert_memory_equal(a, b + 1, 3 * N * sizeof *a);
+            isas[i]->from_f32(b + 1, types[t], got, 77); /* the end of a row */
+            assert_memory_equal(a, b + 1, 77 * sizeof *a);
+        }
+        free(a);
+        free(b);
+    }
+    assert_int_equal(f16_of_f32(1.0f), 0x3c00);
+    assert_int_equal(f16_of_f32(65519.996f), 0x7bff);
+    assert_int_equal(f16_of_f32(65520.0f), 0x7c00);
+    assert_int_equal(f16_of_f32(0x1p-24f), 1);
+    assert_int_equal(f16_of_f32(0x1p-25f), 0);
+    assert_int_equal(bf16_of_f32(1.00390625f), 0x3f80); /* halfway, down to even */
+    free(h);
+    free(back);
+    free(want);
+    free(got);
+}
+
+static void q8_0_is_d_times_q(void **state)
+{
+    (void)state;
+    seeded s = {4};
+    void *base;
+    const char *p = seeded_stored(&s, DT_Q8_0, 32 * 40, 8, &base);
+    float *want = zeroed(32 * 40), *got = zeroed(32 * 40);
+    for (int b = 0; b < 40; b++) {
+        uint16_t d;
+        memcpy(&d, p + 34 * b, 2);
+        for (int i = 0; i < 32; i++)
+            want[32 * b + i] = (float)((double)f32_of_f16(d) * (int8_t)p[34 * b + 2 + i]);
+    }
+    for (uint32_t i = 0; i < n_isas; i++) {
+        isas[i]->to_f32(got, p, DT_Q8_0, 32 * 40);
+        assert_true(same_bits(isas[i]->name, want, got, 32 * 40));
+    }
+    free(base);
+    free(want);
+    free(got);
+}
+
+/* The value in float64, and how far sixteen chains and a tree may be from it. */
+static void matmul_near_float64(const float *y, const float *w, const float *x, const float *bias,
+                                uint32_t n_in, uint32_t n_out, uint32_t n_rows)
+{
+    for (uint32_t r = 0; r < n_rows; r++) {
+        for (uint32_t o = 0; o < n_out; o++) {
+            double sum = bias != NULL ? (double)bias[o] : 0, size = fabs(sum);
+            for (uint32_t i = 0; i < n_in; i++) {
+                double term = (double)w[(uint64_t)o * n_in + i] * (double)x[r * n_in + i];
+                sum += term;
+                size += fabs(term);
+            }
+            double allowed = size * (n_in / 16 + 6) * 0x1p-24 + 1e-40;
+            assert_true(fabs((double)y[r * n_out + o] - sum) <= allowed);
+        }
+    }
+}
+
+static void check_matmul(seeded *s, dtype type, uint32_t n_in, uint32_t n_out, uint32_t n_rows)
+{
+    void *w_base, *bias_base;
+    const void *w = seeded_stored(s, type, (uint64_t)n_in * n_out, 6, &w_base);
+    const void *bias = seeded_stored(s, DT_F32, n_out, 3, &bias_base);
+    bool with_bias = seeded_next(s) % 2;
+    float *x = seeded_floats(s, (uint64_t)n_in * n_rows, 8);
+    uint64_t n = (uint64_t)n_out * n_rows;
+    float *want = zeroed(n), *got = zeroed(n), *row = zeroed(n_out);
+    float *w_f32 = zeroed((uint64_t)n_in * n_out), *bias_f32 = zeroed(n_out);
+    isas[0]->to_f32(w_f32, w, type, (uint64_t)n_in * n_out);
+    memcpy(bias_f32, bias, n_out * sizeof(float));
+    const void *b = with_bias ? bias : NULL;
+
+    isas[0]->matmul(want, w, type, n_in, n_out, x, b, n_rows, 0, n_out, scratch);
+    matmul_near_float64(want, w_f32, x, with_bias ? bias_f32 : NULL, n_in, n_out, n_rows);
+    for (uint32_t i = 0; i < n_isas; i++) {
+        char what[80];
+        snprintf(what, sizeof what, "%s %s n_in %u n_out %u n_rows %u", isas[i]->name,
+                 dtype_get(type)->name, n_in, n_out, n_rows);
+        if (i > 0) {
+            isas[i]->matmul(got, w, type, n_in, n_out, x, b, n_rows, 0, n_out, scratch);
+            assert_true(same_bits(what, want, got, n));
+        }
+        /* Cut anywhere, as threads do; what lies outside a range stays. */
+        uint32_t cut = seeded_below(s, n_out + 1);
+        for (uint64_t j = 0; j < n; j++) got[j] = -1.5f;
+        isas[i]->matmul(got, w, type, n_in, n_out, x, b, n_rows, cut, n_out, scratch);
+        for (uint64_t j = 0; j < n; j++) assert_true(j % n_out >= cut || got[j] == -1.5f);
+        isas[i]->matmul(got, w, type, n_in, n_out, x, b, n_rows, 0, cut, scratch);
+        assert_true(same_bits(what, want, got, n));
+        /* A row alone, and a few rows from the middle. */
+        if (n_rows == 0 || (i == 0 && n_rows > 8)) continue;
+        uint32_t r = seeded_below(s, n_rows), some = 1 + seeded_below(s, 7);
+        if (some > n_rows - r) some = n_rows - r;
+        isas[i]->matmul(row, w, type, n_in, n_out, x + (uint64_t)r * n_in, b, 1, 0, n_out, scratch);
+        assert_true(same_bits(what, want + (uint64_t)r * n_out, row, n_out));
+        isas[i]->matmul(got, w, type, n_in, n_out, x + (uint64_t)r * n_in, b, some, 0, n_out,
+                        scratch);
+        assert_true(same_bits(what, want + (uint64_t)r * n_out, got, (uint64_t)some * n_out));
+    }
+    free(w_base);
+    free(bias_base);
+    free(x);
+    free(want);
+    free(got);
+    free(row);
+    free(w_f32);
+    free(bias_f32);
+}
+
+static const dtype weight_types[] = {DT_F32, DT_F16, DT_BF16, DT_Q8_0};
+
+static void matmul_small_shapes(void **state)
+{
+    (void)state;
+    static const uint32_t ins[] = {1, 2, 7, 15, 16, 17, 31, 32, 33, 64, 100};
+    static const uint32_t outs[] = {1, 2, 5, 16, 17, 50};
+    static const uint32_t rows[] = {0, 1, 2, 3, 4, 5, 6, 7, 9};
+    seeded s = {5};
+    for (int t = 0; t < 4; t++) {
+        for (uint32_t i = 0; i < 11; i++) {
+            uint32_t n_in = weight_types[t] == DT_Q8_0 ? 32 * (1 + i % 4) : ins[i];
+            for (uint32_t o = 0; o < 6; o++) {
+                for (uint32_t r = 0; r < 9; r++)
+                    check_matmul(&s, weight_types[t], n_in, outs[o], rows[r]);
+            }
+        }
+    }
+}
+
+/* Around the borders of the blocks: rows 96, outputs 48, depth 512. */
+static void matmul_block_borders(void **state)
+{
+    (void)state;
+    static const uint32_t shapes[][3] = {{512, 48, 96}, {513, 49, 97}, {511, 47, 95}, {1024, 3, 100},
+                                         {1040, 97, 5}, {544, 64, 193}, {1500, 16, 8}, {4096, 17, 4}};
+    seeded s = {6};
+    for (int t = 0; t < 4; t++) {
+        for (uint32_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
+            uint32_t n_in = shapes[i][0];
+            if (weight_types[t] == DT_Q8_0) n_in = (n_in + 31) / 32 * 32;
+            check_matmul(&s, weight_types[t], n_in, shapes[i][1], shapes[i][2]);
+        }
+    }
+}
+
+/* Products so small that a sum ends at -0 or in the denormals: lanes without a term must stay. */
+static void matmul_tiny_values(void **state)
+{
+    (void)state;
+    seeded s = {7};
+    for (uint32_t n_in = 1; n_in < 40; n_in++) {
+        float w[40 * 3], x[40 * 6], want[18], got[18];
+        for (uint32_t i = 0; i < n_in * 3; i++) w[i] = seeded_float(&s, 1) * 0x1p-70f;
+        for (uint32_t i = 0; i < n_in * 6; i++) x[i] = seeded_float(&s, 12) * 0x1p-75f;
+        for (uint32_t n_rows = 1; n_rows <= 6; n_rows++) {
+            isas[0]->matmul(want, w, DT_F32, n_in, 3, x, NULL, n_rows, 0, 3, scratch);
+            for (uint32_t i = 1; i < n_isas; i++) {
+                isas[i]->matmul(got, w, DT_F32, n_in, 3, x, NULL, n_rows, 0, 3, scratch);
+                assert_true(same_bits(isas[i]->name, want, got, 3 * n_rows));
+            }
+        }
+    }
+}
+
+static void row_operations_agree(void **state)
+{
+    (void)state;
+    seeded s = {8};
+    for (uint32_t n = 1; n <= 300; n = n < 70 ? n + 1 : n + 77) {
+        float *x = seeded_floats(&s, n, 5), *y = seeded_floats(&s, n, 5);
+        void *w_base;
+        const void *w = seeded_stored(&s, DT_F32, n, 3, &w_base);
+        float *want = zeroed(3 * n), *got = zeroed(3 * n);
+        for (uint32_t i = 0; i < n_isas; i++) {
+            float *to = i == 0 ? want : got;
+            isas[i]->rms_norm_row(to, x, w, n, 1e-5f);
+            isas[i]->silu_mul(to + n, x, y, n);
+            memcpy(to + 2 * n, x, n * sizeof *x);
+            isas[i]->add(to + 2 * n, y, n);
+            assert_true(same_bits(isas[i]->name, want, to, 3 * n));
+            /* In place. */
+            float *in_place = zeroed(n);
+            memcpy(in_place, x, n * sizeof *x);
+            isas[i]->rms_norm_row(in_place, in_place, w, n, 1e-5f);
+            assert_true(same_bits("rms_norm in place", want, in_place, n));
+            memcpy(in_place, x, n * sizeof *x);
+            isas[i]->silu_mul(in_place, in_place, y, n);
+            assert_true(same_bits("silu_mul in place", want + n, in_place, n));
+            free(in_place);
+        }
+        double squares = 0;
+        for (uint32_t i = 0; i < n; i++) squares += (double)x[i] * (double)x[i];
+        double norm = 1 / sqrt(squares / n + (double)1e-5f);
+        for (uint32_t i = 0; i < n; i++) {
+            double a = (double)x[i], b = a * norm * (double)load_f32((const char *)w + 4 * i);
+            assert_true(fabs((double)want[i] - b) <= fabs(b) * 2e-6);
+            b = a / (1 + exp(-a)) * (double)y[i];
+            assert_true(fabs((double)want[n + i] - b) <= fabs(b) * 1e-6 + 1e-37);
+            assert_true(want[2 * n + i] == x[i] + y[i]);
+        }
+        free(x);
+        free(y);
+        free(w_base);
+        free(want);
+        free(got);
+    }
+}
+
+static void rope_turns_pairs(void **state)
+{
+    (void)state;
+    seeded s = {9};
+    static const uint32_t shapes[][3] = {{8, 8, 1}, {2, 8, 3}, {64, 128, 2}, {128, 128, 5}, {6, 7, 2}};
+    for (int shape = 0; shape < 5; shape++) {
+        for (int neox = 0; neox < 2; neox++) {
+            uint32_t n_rot = shapes[shape][0], n_head = shapes[shape][1], n_heads = shapes[shape][2];
+            uint32_t n = n_heads * n_head, half = n_rot / 2;
+            float *x = seeded_floats(&s, n, 4), *cs = zeroed(half), *sn = zeroed(half);
+            for (uint32_t i = 0; i < half; i++) {
+                double c, d;
+                fm_sincos((double)seeded_float(&s, 6), &d, &c);
+                cs[i] = (float)c;
+                sn[i] = (float)d;
+            }
+            float *want = zeroed(n), *got = zeroed(n);
+            for (uint32_t k = 0; k < n_isas; k++) {
+                float *to = k == 0 ? want : got;
+                memcpy(to, x, n * sizeof *x);
+                isas[k]->rope_row(to, cs, sn, n_rot, neox, n_heads, n_head);
+                assert_true(same_bits(isas[k]->name, want, to, n));
+            }
+            for (uint32_t h = 0; h < n_heads; h++) {
+                for (uint32_t i = 0; i < half; i++) {
+                    uint32_t a = h * n_head + (neox ? i : 2 * i), b = neox ? a + half : a + 1;
+                    double size = (fabs((double)x[a]) + fabs((double)x[b])) * 2e-7;
+                    double wa = (double)x[a] * (double)cs[i] - (double)x[b] * (double)sn[i];
+                    double wb = (double)x[b] * (double)cs[i] + (double)x[a] * (double)sn[i];
+                    assert_true(fabs((double)want[a] - wa) <= size);
+                    assert_true(fabs((double)want[b] - wb) <= size);
+                }
+                for (uint32_t i = n_rot; i < n_head; i++)
+                    assert_true(want[h * n_head + i] == x[h * n_head + i]);
+            }
+            free(x);
+            free(cs);
+            free(sn);
+            free(want);
+            free(got);
+        }
+    }
+}
+
+static void finite_check_finds_each_place(void **state)
+{
+    (void)state;
+    float x[131];
+    static const float bad[] = {NAN, -NAN, INFINITY, -INFINITY};
+    for (uint32_t i = 0; i < 131; i++) x[i] = i % 3 ? 3.4e38f : -0x1p-149f;
+    for (uint32_t k = 0; k < n_isas; k++) {
+        assert_true(isas[k]->all_finite(x, 131));
+        assert_true(isas[k]->all_finite(x, 0));
+        for (uint32_t i = 0; i < 131; i++) {
+            float keep = x[i];
+            x[i] = bad[i % 4];
+            assert_false(isas[k]->all_finite(x, 131));
+            assert_true(isas[k]->all_finite(x, i));
+            x[i] = keep;
+        }
+    }
+}
+
+static void unknown_sets_are_refused(void **state)
+{
+    (void)state;
+    assert_null(cpu_isa_get("avx"));
+    assert_null(cpu_isa_get(""));
+    assert_string_equal(cpu_isa_get("ref")->name, "ref");
+    assert_non_null(cpu_isa_get("auto"));
+}
+
+int main(void)
+{
+    tap_begin(300);
+    n_isas = check_isas(isas);
+    scratch = aligned_alloc(64, CPU_SCRATCH_FLOATS * sizeof *scratch);
+    CHECK(scratch != NULL);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(conversions_agree),
+        cmocka_unit_test(q8_0_is_d_times_q),
+        cmocka_unit_test(matmul_small_shapes),
+        cmocka_unit_test(matmul_block_borders),
+        cmocka_unit_test(matmul_tiny_values),
+        cmocka_unit_test(row_operations_agree),
+        cmocka_unit_test(rope_turns_pairs),
+        cmocka_unit_test(finite_check_finds_each_place),
+        cmocka_unit_test(unknown_sets_are_refused),
+    };
+    int failed = cmocka_run_group_tests_name("kernels", tests, NULL, NULL);
+    free(scratch);
+    return failed;
+}

@@ -1,0 +1,275 @@
+#include "common/boundary.h"
+#include "common/plan.h"
+#include "common/readback.h"
+#include "common/wire.h"
+#include "tests/support/gguf_build.h"
+#include "tests/support/tap.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct {
+    gguf *file;
+    model_desc *m;
+} fixture;
+
+static int begin(void **state)
+{
+    errmsg e = {0};
+    fixture *f = calloc(1, sizeof *f);
+    llama_spec s = llama_spec_default();
+    s.n_layers = 5;
+    s.n_ctx = 1000;
+    s.rope_freqs = true;
+    gguf_build *b = gguf_build_llama(&s);
+    int fd = gguf_build_fd(b);
+    gguf_build_free(b);
+    f->m = calloc(1, sizeof *f->m);
+    assert_int_equal(gguf_open_fds(&f->file, &fd, 1, &e), ST_OK);
+    assert_int_equal(model_read(f->m, f->file, &e), ST_OK);
+    *state = f;
+    return 0;
+}
+
+static int end(void **state)
+{
+    fixture *f = *state;
+    gguf_close(f->file);
+    free(f->m);
+    free(f);
+    return 0;
+}
+
+static plan planned(const fixture *f, uint32_t n_stages, const plan_request *r)
+{
+    plan p;
+    errmsg e = {0};
+    doors d = doors_default();
+    d.n_stages = n_stages;
+    status s = plan_make(&p, f->m, &d, r, &e);
+    if (s != ST_OK) print_error("# %s\n", e.text);
+    assert_int_equal(s, ST_OK);
+    return p;
+}
+
+static void refused(const fixture *f, const plan_request *r, const char *part)
+{
+    plan p;
+    errmsg e = {0};
+    doors d = doors_default();
+    assert_int_equal(plan_make(&p, f->m, &d, r, &e), ST_USAGE);
+    if (strstr(e.text, part) == NULL) print_error("# %s does not say %s\n", e.text, part);
+    assert_non_null(strstr(e.text, part));
+}
+
+static void defaults_are_as_stated(void **state)
+{
+    const fixture *f = *state;
+    plan p = planned(f, 1, &(plan_request){.kv_type = DT_F16});
+    assert_int_equal(p.n_ctx, 1000); /* the model's own, below 4096 */
+    assert_int_equal(p.n_sessions, 1);
+    assert_int_equal(p.rows_max, 256);
+    assert_int_equal(p.n_readback, 16);
+    assert_int_equal(p.n_blocks, 16);
+    assert_int_equal(p.stage[0].device.kind, DEVICE_CPU);
+    assert_int_equal(p.stage[0].slots_bytes, 0);
+    p = planned(f, 1, &(plan_request){.kv_type = DT_F32, .n_ctx = 100});
+    assert_int_equal(p.rows_max, 100); /* a chunk is not longer than the context */
+    p = planned(f, 1, &(plan_request){.kv_type = DT_F32, .n_ctx = 5000});
+    assert_int_equal(p.n_ctx, 5000);   /* more than trained for is the user's choice */
+}
+
+static void stages_add_up(void **state)
+{
+    const fixture *f = *state;
+    plan_request r = {.kv_type = DT_F16, .n_ctx = 300, .n_sessions = 3, .n_chunk = 40, .n_readback = 7};
+    for (uint32_t n = 1; n <= 5; n++) {
+        plan p = planned(f, n, &r);
+        uint64_t weights = 0, total = readback_bytes(7, 320) + sizeof(run_block), slots = 0;
+        assert_int_equal(p.n_blocks, 15);
+        for (uint32_t s = 0; s < n; s++) {
+            const stage_plan *sp = &p.stage[s];
+            uint32_t n_layers = sp->layer_end - sp->layer_begin;
+            assert_int_equal(sp->layer_begin, s > 0 ? p.stage[s - 1].layer_end : 0);
+            /* K and V, 15 blocks of 64 positions, 2 heads of 16, f16 */
+            assert_int_equal(sp->kv_bytes, n_layers * 2 * 15 * 64 * 2 * 16 * 2);
+            assert_int_equal(sp->weights_bytes, fence_stage_bytes(&p.cuts, f->m, s));
+            uint64_t in = n == 1 ? 0 : boundary_bytes(40, s == 0 ? 0 : 64, 0);
+            assert_int_equal(sp->slots_bytes, in);
+            slots += in;
+            weights += sp->weights_bytes;
+            total += sp->kv_bytes + sp->scratch_bytes + sp->host_bytes + in;
+        }
+        assert_int_equal(p.stage[n - 1].layer_end, 5);
+        assert_int_equal(p.slots_total_bytes, slots);
+        assert_int_equal(p.weights_total_bytes, weights);
+        assert_int_equal(p.total_bytes, total);
+        assert_int_equal(p.journal_bytes, 0);
+    }
+}
+
+static void check_pieces(const uint64_t *at, const uint64_t *bytes, uint32_t n, uint64_t whole)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        assert_int_equal(at[i] % 64, 0);
+        assert_true(at[i] + bytes[i] <= (i + 1 < n ? at[i + 1] : whole));
+    }
+}
+
+static void pieces_do_not_overlap(void **state)
+{
+    const fixture *f = *state;
+    const uint32_t rows[] = {1, 7, 256, 4096}, ctx[] = {1, 64, 65, 1000};
+    for (uint32_t i = 0; i < 16; i++) {
+        uint64_t r = rows[i / 4], per_ctx = (ctx[i % 4] + 63) / 64;
+        scratch_layout s;
+        scratch_layout_make(&s, f->m, rows[i / 4], ctx[i % 4], true);
+        const uint64_t at[] = {s.hidden, s.normed, s.q, s.k, s.v, s.attn, s.gate, s.up, s.cos, s.sin,
+                               s.tokens, s.position, s.table, s.tables, s.live, s.finite, s.logits};
+        const uint64_t bytes[] = {r * 256, r * 256, r * 256, r * 128, r * 128, r * 256, r * 384, r * 384,
+                                  r * 32, r * 32, r * 4, r * 4, r * 4, r * 4 * per_ctx, r, r,
+                                  16 * 320 * 4};
+        check_pieces(at, bytes, 17, s.bytes);
+        scratch_layout_make(&s, f->m, rows[i / 4], ctx[i % 4], false);
+        assert_int_equal(s.bytes, s.logits);
+        host_layout h;
+        stage_limits l = {ctx[i % 4], 3, rows[i / 4], 5, 9, true};
+        host_layout_make(&h, f->m, &l);
+        const uint64_t h_at[] = {h.rows, h.tokens, h.position, h.table, h.tables, h.live, h.finite,
+                                 h.cos, h.sin, h.readback_seen, h.branches, h.branch_tables,
+                                 h.block_users, h.history, h.logits, h.sampler};
+        const uint64_t h_bytes[] = {r * sizeof(wire_row), r * 4, r * 4, r * 4, r * 4 * per_ctx, r, r,
+                                    r * 32, r * 32, 20, 72, 12 * per_ctx, 36, 9 * 256, 16 * 320 * 4,
+                                    sampler_scratch_bytes(320)};
+        check_pieces(h_at, h_bytes, 16, h.bytes);
+    }
+}
+
+static void kv_bytes_bound_the_blocks(void **state)
+{
+    const fixture *f = *state;
+    uint64_t block = plan_kv_bytes(f->m, 5, 1, DT_F32); /* 2 * 5 layers * 2 heads * 64 * 16 * 4 */
+    assert_int_equal(block, 81920);
+    plan_request r = {.kv_type = DT_F32, .n_ctx = 128, .n_sessions = 8, .kv_bytes = 10 * block + 5};
+    assert_int_equal(planned(f, 2, &r).n_blocks, 10);
+    r.kv_bytes = 100 * block;
+    assert_int_equal(planned(f, 2, &r).n_blocks, 16); /* no more than the sessions can fill */
+    r.kv_bytes = 2 * block;
+    assert_int_equal(planned(f, 2, &r).n_blocks, 2);
+    r.kv_bytes = 2 * block - 1;
+    refused(f, &r, "a context of 64 would fit");
+    r.kv_bytes = block - 1;
+    refused(f, &r, "not even the smallest context");
+    r.kv_bytes = 1;
+    refused(f, &r, "too few");
+}
+
+static void requests_out_of_range_are_refused(void **state)
+{
+    const fixture *f = *state;
+    refused(f, &(plan_request){.kv_type = DT_F32, .n_ctx = PLAN_CTX_MAX + 1}, "context of 16777217");
+    refused(f, &(plan_request){.kv_type = DT_F32, .n_ctx = UINT32_MAX}, "out of range");
+    refused(f, &(plan_request){.kv_type = DT_F32, .n_chunk = WIRE_ROWS_MAX + 1}, "chunk of 4097");
+    refused(f, &(plan_request){.kv_type = DT_F32, .n_sessions = 1025}, "sessions of 1025");
+    refused(f, &(plan_request){.kv_type = DT_F32, .n_readback = 4097}, "readback rows of 4097");
+    refused(f, &(plan_request){.kv_type = DT_Q8_0}, "KV cache of Q8_0");
+    refused(f, &(plan_request){.kv_type = (dtype)77}, "an unknown type");
+    plan p;
+    errmsg e = {0};
+    doors d = doors_default();
+    d.n_stages = 6;
+    assert_int_equal(plan_make(&p, f->m, &d, &(plan_request){.kv_type = DT_F32}, &e), ST_BAD_DOOR);
+    d.n_stages = 1;
+    d.step.prime_chunk = 5000;
+    errmsg_clear(&e);
+    assert_int_equal(plan_make(&p, f->m, &d, &(plan_request){.kv_type = DT_F32}, &e), ST_USAGE);
+    d.step.prime_chunk = 700; /* the door asks for longer chunks than planned */
+    assert_int_equal(plan_make(&p, f->m, &d, &(plan_request){.kv_type = DT_F32}, &e), ST_OK);
+    assert_int_equal(p.rows_max, 700);
+}
+
+static void enormous_requests_do_not_overflow(void **state)
+{
+    const fixture *f = *state;
+    plan_request r = {.kv_type = DT_F32, .n_ctx = PLAN_CTX_MAX, .n_sessions = PLAN_SESSIONS_MAX,
+                      .n_chunk = WIRE_ROWS_MAX};
+    plan p = planned(f, 5, &r);
+    assert_int_equal(p.n_blocks, 1u << 28);
+    assert_true(p.total_bytes > (1ull << 40));
+    errmsg e = {0};
+    assert_int_equal(plan_fits(&p, f->m, 16ull << 30, &e), ST_RESOURCES);
+    model_desc *big = malloc(sizeof *big);
+    *big = *f->m;
+    big->n_layers = 512;
+    big->n_kv_heads = 2048;
+    big->n_head = 512;
+    doors d = doors_default();
+    errmsg_clear(&e);
+    assert_int_equal(plan_make(&p, big, &d, &r, &e), ST_USAGE);
+    assert_non_null(strstr(e.text, "2^60"));
+    free(big);
+}
+
+static void what_does_not_fit_is_named(void **state)
+{
+    const fixture *f = *state;
+    errmsg e = {0};
+    plan_request r = {.kv_type = DT_F32, .n_ctx = 20000, .n_sessions = 2};
+    plan p = planned(f, 2, &r);
+    uint64_t need = p.total_bytes + p.weights_total_bytes;
+    assert_int_equal(plan_fits(&p, f->m, need, &e), ST_OK);
+    assert_int_equal(plan_fits(&p, f->m, 0, &e), ST_OK);
+    assert_int_equal(plan_fits(&p, f->m, need - 1, &e), ST_RESOURCES);
+    assert_non_null(strstr(e.text, "largest stage is 1 (layers 2..4)"));
+    const char *fits = strstr(e.text, "--ctx ");
+    assert_non_null(fits);
+    /* What is said to fit does, and one block more does not. */
+    errmsg_clear(&e);
+    assert_int_equal(plan_fits(&p, f->m, need / 2, &e), ST_RESOURCES);
+    r.n_ctx = (uint32_t)strtoul(strstr(e.text, "--ctx ") + 6, NULL, 10);
+    assert_in_range(r.n_ctx, 64, 19999);
+    plan q = planned(f, 2, &r);
+    errmsg_clear(&e);
+    assert_int_equal(plan_fits(&q, f->m, need / 2, &e), ST_OK);
+    r.n_ctx += 64;
+    q = planned(f, 2, &r);
+    assert_int_equal(plan_fits(&q, f->m, need / 2, &e), ST_RESOURCES);
+    errmsg_clear(&e);
+    assert_int_equal(plan_fits(&p, f->m, 1000, &e), ST_RESOURCES);
+    assert_non_null(strstr(e.text, "no context would fit"));
+}
+
+static void devices_are_as_the_door_says(void **state)
+{
+    const fixture *f = *state;
+    plan p;
+    errmsg e = {0};
+    doors d = doors_default();
+    d.n_stages = 3;
+    d.n_devices = 3;
+    d.device[0] = (device_door){DEVICE_CPU_NODE, 1};
+    d.device[1] = (device_door){DEVICE_AUTO, 0};
+    d.device[2] = (device_door){DEVICE_CUDA, 4};
+    assert_int_equal(plan_make(&p, f->m, &d, &(plan_request){.kv_type = DT_F32}, &e), ST_OK);
+    assert_int_equal(p.stage[0].device.kind, DEVICE_CPU_NODE);
+    assert_int_equal(p.stage[0].device.index, 1);
+    assert_int_equal(p.stage[1].device.kind, DEVICE_CPU);
+    assert_int_equal(p.stage[2].device.kind, DEVICE_CUDA);
+    assert_int_equal(p.stage[2].device.index, 4);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(defaults_are_as_stated, begin, end),
+        cmocka_unit_test_setup_teardown(stages_add_up, begin, end),
+        cmocka_unit_test_setup_teardown(pieces_do_not_overlap, begin, end),
+        cmocka_unit_test_setup_teardown(kv_bytes_bound_the_blocks, begin, end),
+        cmocka_unit_test_setup_teardown(requests_out_of_range_are_refused, begin, end),
+        cmocka_unit_test_setup_teardown(enormous_requests_do_not_overflow, begin, end),
+        cmocka_unit_test_setup_teardown(what_does_not_fit_is_named, begin, end),
+        cmocka_unit_test_setup_teardown(devices_are_as_the_door_says, begin, end),
+    };
+    tap_begin(60);
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,315 @@
+/* How far the logits of stage objects are from the truth: a reference in double precision on built
+ * models, and recorded logits where the folder of test data is there. */
+#include "tests/support/gguf_build.h"
+#include "tests/support/ref_llama.h"
+#include "tests/support/stage_chain.h"
+#include "tests/support/tap.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define N_MAX 64u
+
+/* Logits of the chain for n tokens in one chunk, [n, n_vocab]. */
+static float *run(gguf *file, const chain_spec *s, const uint32_t *tokens, uint32_t n, uint64_t *count)
+{
+    chain c;
+    chain_session session;
+    chain_open(&c, file, s);
+    *count = (uint64_t)n * c.model->n_vocab;
+    float *logits = malloc(*count * sizeof *logits);
+    session_begin(&c, &session, 0);
+    session_feed(&c, &session, tokens, n, n, logits);
+    chain_close(&c);
+    return logits;
+}
+
+static chain_spec spec_of(uint32_t n_ctx)
+{
+    chain_spec s = chain_spec_default();
+    s.rows_max = N_MAX;
+    s.n_ctx = n_ctx;
+    return s;
+}
+
+/* --- built models against the reference ---------------------------------------------------------- */
+
+static void check_built(const char *name, gguf_build *b, dtype kv_type, double limit)
+{
+    uint32_t tokens[N_MAX], n_vocab;
+    uint64_t count;
+    errmsg e = {0};
+    gguf *g[2];
+    for (uint32_t i = 0; i < 2; i++) {
+        int fd = gguf_build_fd(b);
+        assert_int_equal(gguf_open_fds(&g[i], &fd, 1, &e), ST_OK);
+    }
+    for (uint32_t i = 0; i < N_MAX; i++) tokens[i] = (i * 2654435761u >> 7) % 320;
+    chain_spec s = spec_of(128);
+    s.kv_type = kv_type;
+    double *truth = ref_llama_logits(g[0], tokens, N_MAX, &n_vocab);
+    float *logits = run(g[1], &s, tokens, N_MAX, &count);
+    assert_int_equal(count, N_MAX * n_vocab);
+    double error = logits_error(logits, truth, count);
+    print_message("# %s: %.2e (limit %.0e)\n", name, error, limit);
+    assert_true(error <= limit);
+    free(truth);
+    free(logits);
+    gguf_close(g[0]);
+    gguf_build_free(b);
+}
+
+static llama_spec grouped(void)
+{
+    llama_spec m = llama_spec_default();
+    m.n_heads = 6;
+    m.n_kv_heads = 2;
+    m.n_ff = 160;
+    return m;
+}
+
+static void built_models_are_true(void **state)
+{
+    (void)state;
+    const dtype type[] = {DT_F32, DT_F16, DT_BF16, DT_Q8_0};
+    for (uint32_t i = 0; i < 4; i++) {
+        llama_spec m = grouped();
+        m.type = type[i];
+        m.tied = i % 2 == 1;
+        m.biases = i == 2;
+        m.seed = 10 + i;
+        check_built(dtype_get(type[i])->name, gguf_build_llama(&m), DT_F32, 1e-10);
+    }
+}
+
+static void kv_types_are_near(void **state)
+{
+    (void)state;
+    llama_spec m = grouped();
+    check_built("KV F16", gguf_build_llama(&m), DT_F16, 1e-6);
+    check_built("KV BF16", gguf_build_llama(&m), DT_BF16, 1e-4);
+}
+
+static void rope_kinds_are_true(void **state)
+{
+    (void)state;
+    llama_spec m = grouped();
+    m.rope_freqs = true;
+    check_built("llama3 factors", gguf_build_llama(&m), DT_F32, 1e-10);
+    m.rope_freqs = false;
+    gguf_build *b = gguf_build_llama(&m);
+    gguf_build_str(b, "llama.rope.scaling.type", "linear");
+    gguf_build_f32(b, "llama.rope.scaling.factor", 4.0f);
+    check_built("linear", b, DT_F32, 1e-10);
+    b = gguf_build_llama(&m);
+    gguf_build_str(b, "llama.rope.scaling.type", "yarn");
+    gguf_build_f32(b, "llama.rope.scaling.factor", 8.0f);
+    gguf_build_u32(b, "llama.rope.scaling.original_context_length", 64);
+    check_built("yarn", b, DT_F32, 1e-10);
+    m.n_head = 32;
+    b = gguf_build_llama(&m);
+    gguf_build_u32(b, "llama.rope.dimension_count", 20); /* the rest of a head stays */
+    gguf_build_str(b, "llama.rope.scaling.type", "yarn");
+    gguf_build_f32(b, "llama.rope.scaling.factor", 2.5f);
+    gguf_build_u32(b, "llama.rope.scaling.original_context_length", 4096);
+    gguf_build_f32(b, "llama.rope.scaling.yarn_beta_fast", 16.0f);
+    gguf_build_f32(b, "llama.rope.scaling.attn_factor", 1.25f);
+    check_built("yarn, partial, magnitude", b, DT_F32, 1e-10);
+}
+
+/* --- recorded logits ------------------------------------------------------------------------------- */
+
+static const char *shared(const char *format, const char *name)
+{
+    static char path[600];
+    const char *dir = tap_shared_dir();
+    if (dir == NULL) return NULL;
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wformat-nonliteral"
+    int n = snprintf(path, sizeof path, "%s/", dir);
+    snprintf(path + n, sizeof path - (size_t)n, format, name);
+#pragma GCC diagnostic pop
+    return access(path, R_OK) == 0 ? path : NULL;
+}
+
+static uint32_t read_tokens(const char *path, uint32_t *tokens)
+{
+    uint32_t n = 0;
+    FILE *f = fopen(path, "r");
+    assert_non_null(f);
+    while (n < N_MAX && fscanf(f, "%u", &tokens[n]) == 1) n++;
+    fclose(f);
+    return n;
+}
+
+static double *read_truth(const char *path, uint64_t count)
+{
+    float x;
+    double *truth = malloc(count * sizeof *truth);
+    FILE *f = fopen(path, "r");
+    assert_non_null(f);
+    for (uint64_t i = 0; i < count; i++) {
+        assert_int_equal(fread(&x, sizeof x, 1, f), 1);
+        truth[i] = (double)x;
+    }
+    fclose(f);
+    return truth;
+}
+
+/* Every cut of the model at `model` gives the same bits; their distance from the recorded truth. */
+static double recorded_error(const char *model, const char *truth_path, const char *ids, uint32_t n_layers)
+{
+    uint32_t tokens[N_MAX], n = read_tokens(ids, tokens);
+    uint64_t count = 0;
+    float *first = NULL;
+    for (uint32_t mask = 0; mask < 1u << (n_layers - 1); mask++) {
+        gguf *g = NULL;
+        errmsg e = {0};
+        chain_spec s = spec_of(128);
+        for (uint32_t cut = 1; cut < n_layers; cut++) {
+            if ((mask >> (cut - 1)) & 1) s.cut[s.n_cuts++] = cut;
+        }
+        assert_int_equal(gguf_open(&g, model, &e), ST_OK);
+        float *logits = run(g, &s, tokens, n, &count);
+        if (first == NULL) {
+            first = logits;
+        } else {
+            assert_memory_equal(first, logits, count * sizeof(float));
+            free(logits);
+        }
+    }
+    double *truth = read_truth(truth_path, count), error = logits_error(first, truth, count);
+    free(first);
+    free(truth);
+    return error;
+}
+
+static void check_recorded(const char *model_at, const char *truth_at, const char *name, double limit)
+{
+    const char *path = shared(model_at, name);
+    if (path == NULL) {
+        print_message("# skipped: no folder of test data for %s\n", name);
+        return;
+    }
+    char model[600], truth[600], ids[600];
+    strcpy(model, path);
+    strcpy(truth, shared(truth_at, name));
+    strcpy(ids, shared("models/stories-q256/token_ids.txt%s", ""));
+    double error = recorded_error(model, truth, ids, 5);
+    print_message("# stories %s: %.2e (limit %.1e), equal at every cut\n", name, error, limit);
+    assert_true(error <= limit);
+}
+
+static void stories_are_as_recorded(void **state)
+{
+    (void)state;
+    check_recorded("models/stories260K/stories260K-%s.gguf", "models/stories260K/stories260K-%s.f64ref.f32",
+                   "f32", 1e-10);
+    check_recorded("models/stories-q256/stories-%s.gguf", "models/stories-q256/stories-%s.f64ref.f32",
+                   "F16", 1.7e-8);
+    check_recorded("models/stories-q256/stories-%s.gguf", "models/stories-q256/stories-%s.f64ref.f32",
+                   "Q8_0", 2.0e-5);
+}
+
+/* The fixture's model is written by a script of the test data, which needs python modules. */
+static void llama_fixture_is_as_recorded(void **state)
+{
+    (void)state;
+    char dir[] = "/tmp/memra-fixture-XXXXXX", command[2000], model[64], truth[600], ids[600];
+    const char *path = shared("models/fixtures/rnd-llama.f64ref.f32%s", "");
+    if (path == NULL) {
+        print_message("# skipped: no folder of test data for the llama fixture\n");
+        return;
+    }
+    strcpy(truth, path);
+    strcpy(ids, shared("models/fixtures/token_ids.txt%s", ""));
+    if (system("python3 -c 'import numpy, gguf' 2>/dev/null") != 0) {
+        print_message("# skipped: the llama fixture needs python3 with numpy and gguf\n");
+        return;
+    }
+    assert_non_null(mkdtemp(dir));
+    snprintf(command, sizeof command,
+             "cd '%s' && SEED=1 python3 tools/make_fixtures.py models/stories260K/tok512.bin %s >/dev/null",
+             tap_shared_dir(), dir);
+    assert_int_equal(system(command), 0);
+    snprintf(model, sizeof model, "%s/rnd-llama.gguf", dir);
+    double error = recorded_error(model, truth, ids, 3);
+    snprintf(command, sizeof command, "rm -rf %s", dir);
+    assert_int_equal(system(command), 0);
+    print_message("# rnd-llama: %.2e (limit 1e-10), equal at every cut\n", error);
+    assert_true(error <= 1e-10);
+}
+
+/* --- text ------------------------------------------------------------------------------------------ */
+
+static void append_piece(char *text, const gguf_str *piece)
+{
+    size_t at = strlen(text);
+    for (uint32_t i = 0; i < piece->bytes; i++) {
+        if (i + 3 <= piece->bytes && memcmp(piece->text + i, "\xe2\x96\x81", 3) == 0) {
+            text[at++] = ' ';
+            i += 2;
+        } else {
+            text[at++] = piece->text[i];
+        }
+    }
+    text[at] = '\0';
+}
+
+static void greedy_story_is_as_recorded(void **state)
+{
+    (void)state;
+    static const char start[] =
+        "Once upon a time, there was a little girl named Lily. She loved to play outside in the park. "
+        "One day, she saw a big, red ball. She wanted to play with it, but it was too high.";
+    const uint32_t prompt[] = {1, 403, 407, 261, 378};
+    const char *path = shared("models/stories260K/stories260K-%s.gguf", "f32");
+    if (path == NULL) {
+        print_message("# skipped: no folder of test data for the story\n");
+        return;
+    }
+    for (uint32_t n_cuts = 0; n_cuts < 3; n_cuts++) {
+        chain c;
+        chain_session s;
+        gguf *g = NULL;
+        gguf_str *pieces = NULL;
+        uint64_t n_pieces;
+        errmsg e = {0};
+        char text[4096] = "";
+        chain_spec spec = spec_of(256);
+        sampler_params greedy = sampler_default();
+        spec.n_cuts = n_cuts;
+        spec.cut[0] = 1;
+        spec.cut[1] = 3;
+        assert_int_equal(gguf_open(&g, path, &e), ST_OK);
+        assert_int_equal(gguf_array_str(g, "tokenizer.ggml.tokens", 0, &pieces, &n_pieces, &e), ST_OK);
+        chain_open(&c, g, &spec);
+        session_begin(&c, &s, 0);
+        session_feed(&c, &s, prompt, 4, 4, NULL);
+        for (uint32_t i = 1; i < 5; i++) append_piece(text, &pieces[prompt[i]]);
+        uint32_t token = prompt[4];
+        while (strlen(text) < sizeof start + 1) {
+            token = session_sample(&c, &s, token, &greedy);
+            assert_true(token < n_pieces);
+            append_piece(text, &pieces[token]);
+        }
+        assert_int_equal(text[0], ' ');
+        assert_int_equal(strncmp(text + 1, start, sizeof start - 1), 0);
+        free(pieces);
+        chain_close(&c);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(built_models_are_true),      cmocka_unit_test(kv_types_are_near),
+        cmocka_unit_test(rope_kinds_are_true),        cmocka_unit_test(stories_are_as_recorded),
+        cmocka_unit_test(llama_fixture_is_as_recorded), cmocka_unit_test(greedy_story_is_as_recorded),
+    };
+    tap_begin(240);
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

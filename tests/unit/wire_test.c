@@ -1,0 +1,160 @@
+/* Control messages: a good one of each kind is taken, and no byte string of another shape is. */
+#include "tests/support/tap.h"
+
+#include "common/wire.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static _Alignas(16) unsigned char frame[1 << 16];
+
+static wire_header *head(wire_kind kind, uint32_t body_bytes)
+{
+    memset(frame, 0, sizeof frame);
+    wire_header *h = (wire_header *)frame;
+    *h = (wire_header){.magic = WIRE_MAGIC, .version = WIRE_VERSION, .kind = (uint16_t)kind,
+                       .stage = 1, .epoch = 1, .body_bytes = body_bytes};
+    return h;
+}
+
+static wire_config *good_config(void)
+{
+    head(WIRE_CONFIG, sizeof(wire_config));
+    wire_config *c = (wire_config *)(frame + sizeof(wire_header));
+    *c = (wire_config){.stage_i = 1, .n_stages = 2, .epoch = 1, .n_layers = 4, .layer_begin = 2,
+                       .layer_end = 4, .n_ctx = 64, .n_branches = 1, .rows_max = 8, .n_readback = 1,
+                       .kv_type = DT_F16, .n_threads = 1, .numa_node = WIRE_NONE, .run_block_fd = 3,
+                       .readback_fd = 4, .in_fd = 5, .out_fd = 6, .n_model_fds = 1};
+    return c;
+}
+
+#define CONFIG_BYTES (sizeof(wire_header) + sizeof(wire_config))
+
+static void config_fields_have_bounds(void **state)
+{
+    (void)state;
+    good_config();
+    assert_true(wire_valid(frame, CONFIG_BYTES));
+#define BAD(change)                                                                                \
+    do {                                                                                           \
+        wire_config *c = good_config();                                                            \
+        change;                                                                                    \
+        assert_false(wire_valid(frame, CONFIG_BYTES));                                             \
+    } while (0)
+    BAD(c->n_stages = 0);
+    BAD(c->n_stages = STAGES_MAX + 1);
+    BAD(c->stage_i = 2);
+    BAD(c->layer_begin = 4);
+    BAD(c->layer_end = 5);
+    BAD(c->n_ctx = 0);
+    BAD(c->n_branches = 0);
+    BAD(c->rows_max = 0);
+    BAD(c->rows_max = WIRE_ROWS_MAX + 1);
+    BAD(c->n_readback = 0);
+    BAD(c->kv_type = DT_Q8_0);
+    BAD(c->n_threads = 0);
+    BAD(c->run_block_fd = -1);
+    BAD(c->readback_fd = -1);
+    BAD(c->in_fd = -1);
+    BAD(c->out_fd = -1);
+    BAD(c->n_model_fds = 0);
+    BAD(c->n_model_fds = GGUF_FILES_MAX + 1);
+    BAD(memset(c->isa, 'x', sizeof c->isa));
+    BAD(memset(c->fault, 'x', sizeof c->fault));
+    BAD(memset(c->build, 'x', sizeof c->build));
+}
+
+static uint64_t good_step(uint32_t n_ops, uint32_t n_rows, uint32_t n_samplers)
+{
+    uint64_t bytes = wire_step_bytes(n_ops, n_rows, n_samplers);
+    head(WIRE_STEP, (uint32_t)(bytes - sizeof(wire_header)));
+    wire_step *s = (wire_step *)(frame + sizeof(wire_header));
+    *s = (wire_step){.flags = STEP_PRIME, .slot = 1, .n_kv_ops = n_ops, .n_rows = n_rows,
+                     .n_samplers = n_samplers, .rounds = 1};
+    return bytes;
+}
+
+static void step_arrays_lie_inside(void **state)
+{
+    (void)state;
+    wire_step *s = (wire_step *)(frame + sizeof(wire_header));
+    assert_true(wire_valid(frame, good_step(0, 0, 0)));
+    uint64_t bytes = good_step(3, 5, 2);
+    assert_true(wire_valid(frame, bytes));
+    step_view v = wire_step_view(frame);
+    assert_true((const unsigned char *)(v.kv_ops + 3) == frame + bytes);
+    assert_int_equal((uintptr_t)v.rows % _Alignof(wire_row), 0);
+    assert_int_equal((uintptr_t)v.samplers % _Alignof(sampler_params), 0);
+#define BAD_STEP(change)                                                                           \
+    do {                                                                                           \
+        bytes = good_step(3, 5, 2);                                                                \
+        change;                                                                                    \
+        assert_false(wire_valid(frame, bytes));                                                    \
+    } while (0)
+    BAD_STEP(s->n_rows = 6);
+    BAD_STEP(s->n_rows = UINT32_MAX);
+    BAD_STEP(s->n_kv_ops = UINT32_MAX);
+    BAD_STEP(s->n_samplers = UINT32_MAX);
+    BAD_STEP(s->slot = 2);
+    BAD_STEP(s->flags = 0x80000000u);
+    BAD_STEP(s->rounds = 0);
+    BAD_STEP(s->rounds = 2);
+    BAD_STEP(bytes--);
+    BAD_STEP(bytes++);
+    /* 2^32 bytes of rows wrap a 32-bit size to what is there; 64-bit sums do not. */
+    BAD_STEP((s->n_rows = 5 + 0x80000000u, s->n_kv_ops = 3 + 0x40000000u));
+}
+
+static void heads_are_checked(void **state)
+{
+    (void)state;
+    wire_header *h = head(WIRE_STOP, 0);
+    assert_true(wire_valid(frame, sizeof *h));
+    assert_false(wire_valid(frame, 0));
+    assert_false(wire_valid(frame, sizeof *h - 1));
+    assert_false(wire_valid(frame, sizeof *h + 1));
+    h->magic++;
+    assert_false(wire_valid(frame, sizeof *h));
+    h = head(WIRE_STOP, 0);
+    h->version++;
+    assert_false(wire_valid(frame, sizeof *h));
+    h = head(0, 0);
+    assert_false(wire_valid(frame, sizeof *h));
+    h = head(99, 0);
+    assert_false(wire_valid(frame, sizeof *h));
+    h = head(WIRE_STOP, 0);
+    h->stage = STAGES_MAX;
+    assert_false(wire_valid(frame, sizeof *h));
+}
+
+static void texts_are_terminated(void **state)
+{
+    (void)state;
+    head(WIRE_HELLO, sizeof(wire_hello));
+    assert_true(wire_valid(frame, sizeof(wire_header) + sizeof(wire_hello)));
+    memset(frame + sizeof(wire_header), 'x', sizeof(wire_hello));
+    assert_false(wire_valid(frame, sizeof(wire_header) + sizeof(wire_hello)));
+    head(WIRE_FAULT, sizeof(wire_fault));
+    wire_fault *f = (wire_fault *)(frame + sizeof(wire_header));
+    assert_true(wire_valid(frame, sizeof(wire_header) + sizeof(wire_fault)));
+    f->code = STATUS_COUNT;
+    assert_false(wire_valid(frame, sizeof(wire_header) + sizeof(wire_fault)));
+    f->code = 0;
+    memset(f->text, 'x', sizeof f->text);
+    assert_false(wire_valid(frame, sizeof(wire_header) + sizeof(wire_fault)));
+    head(WIRE_LOADED, sizeof(wire_loaded));
+    memset(frame + sizeof(wire_header), 'x', sizeof(wire_loaded));
+    assert_false(wire_valid(frame, sizeof(wire_header) + sizeof(wire_loaded)));
+}
+
+int main(void)
+{
+    tap_begin(30);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(heads_are_checked),
+        cmocka_unit_test(config_fields_have_bounds),
+        cmocka_unit_test(step_arrays_lie_inside),
+        cmocka_unit_test(texts_are_terminated),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
