@@ -23,6 +23,7 @@
 typedef struct {
     const common_options *common;
     uint32_t n_stages[STAGES_MAX], n_configs; /* to measure, in this order */
+    bool listed;                              /* by --stages, not by the door */
     uint32_t n_prompt, n_generate;            /* 0: leave that test out */
     uint32_t depth, n_repeat;
     uint64_t seed;

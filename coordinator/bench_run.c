@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define SETTLE_NS NS_PER_S
+
 static double layer_bytes(const model_desc *m)
 {
     double bytes = 0;
@@ -36,17 +38,24 @@ static uint64_t weights_once(const model_desc *m)
 typedef struct {
     const bench_request *q;
     pipeline *p;
-    uint32_t *tokens;      /* random: the prompt, or what comes before generation */
+    uint32_t *tokens, n_random; /* the prompt, or what comes before generation */
     double *sample;        /* [n_repeat] */
+    uint64_t n_rows;       /* asked of this pipeline so far */
     uint64_t wall_ns;      /* of the measured parts */
     uint64_t busy_ns[STAGES_MAX];
 } bench_state;
 
+/* A stage counts its time just after it has sent the result: wait (bounded) for that. */
 static void busy_now(const bench_state *b, uint64_t out[STAGES_MAX])
 {
+    uint64_t begin = now_ns();
     for (uint32_t s = 0; s < pipeline_plan(b->p)->cuts.n_stages; s++) {
         stage_snapshot snap;
-        pipeline_stage(b->p, s, &snap);
+        for (;;) {
+            pipeline_stage(b->p, s, &snap);
+            if (snap.n_rows >= b->n_rows || now_ns() - begin > SETTLE_NS) break;
+            nanosleep(&(struct timespec){.tv_nsec = (long)NS_PER_MS / 10}, NULL);
+        }
         out[s] = snap.busy_ns;
     }
 }
@@ -67,6 +76,7 @@ static status once(bench_state *b, const bench_test *t, uint64_t *ns, errmsg *e)
     status st = ST_OK;
     TRY(session_open(b->p, &greedy, &s, e));
     if (t->depth > 0) TRY_DONE(st, session_prime(s, b->tokens, t->depth, NULL, &next, e));
+    b->n_rows += t->depth;
     busy_now(b, busy);
     uint64_t begin = now_ns();
     if (t->generation)
@@ -74,6 +84,7 @@ static status once(bench_state *b, const bench_test *t, uint64_t *ns, errmsg *e)
     else
         TRY_DONE(st, session_prime(s, b->tokens, t->n_tokens, NULL, &next, e));
     *ns = now_ns() - begin;
+    b->n_rows += t->n_tokens;
     busy_now(b, busy_after);
     b->wall_ns += *ns;
     for (uint32_t i = 0; i < t->plan.cuts.n_stages; i++) b->busy_ns[i] += busy_after[i] - busy[i];
@@ -106,7 +117,23 @@ static status test_run(bench_state *b, bench_test *t, errmsg *e)
     return ST_OK;
 }
 
-/* --- all ----------------------------------------------------------------------------------------- */
+/* --- before anything is started ---------------------------------------------------------------- */
+
+/* The person's doors with n_stages: cuts and devices that were named for another number do not
+ * apply. */
+static doors doors_for(const bench_request *q, uint32_t n_stages)
+{
+    doors d = q->common->doors;
+    if (q->listed) d.from_flag[DOOR_STAGES] = true;
+    if (n_stages == d.n_stages) return d;
+    d.n_stages = n_stages;
+    d.stages_set = n_stages > 1;
+    if (d.splits == SPLITS_LIST) d.splits = SPLITS_EVEN;
+    d.split_old = false;
+    d.n_cuts = 0;
+    if (!(d.n_devices == 1 && d.device[0].kind == DEVICE_AUTO)) d.n_devices = 0;
+    return d;
+}
 
 static status check_context(const bench_request *q, uint32_t n_ctx, errmsg *e)
 {
@@ -122,32 +149,44 @@ static status check_context(const bench_request *q, uint32_t n_ctx, errmsg *e)
     return ST_OK;
 }
 
-/* The person's doors with n_stages: cuts and devices that were named for another number do not
- * apply. */
-static doors doors_for(const doors *given, uint32_t n_stages)
+/* Every number of stages has a plan, and the tests fit into its context. */
+static status check_all(bench_result *r, const bench_request *q, errmsg *e)
 {
-    doors d = *given;
-    if (n_stages == given->n_stages) return d;
-    d.n_stages = n_stages;
-    d.stages_set = n_stages > 1;
-    if (d.splits == SPLITS_LIST) d.splits = SPLITS_EVEN;
-    d.split_old = false;
-    d.n_cuts = 0;
-    if (!(d.n_devices == 1 && d.device[0].kind == DEVICE_AUTO)) d.n_devices = 0;
-    return d;
+    gguf *file = NULL;
+    model_desc *m = NULL;
+    status s = ST_OK;
+    TRY_DONE(s, gguf_open(&file, q->common->model, e));
+    m = malloc(sizeof *m);
+    if (m == NULL) {
+        s = errmsg_set(e, ST_RESOURCES, "no memory for the model's description");
+        goto done;
+    }
+    TRY_DONE(s, model_read(m, file, e));
+    r->weights_bytes = weights_once(m);
+    for (uint32_t i = 0; i < q->n_configs; i++) {
+        doors d = doors_for(q, q->n_stages[i]);
+        plan p;
+        TRY_DONE(s, plan_make(&p, m, &d, &q->common->plan, e));
+        TRY_DONE(s, check_context(q, p.n_ctx, e));
+    }
+done:
+    free(m);
+    if (file != NULL) gguf_close(file);
+    return s;
 }
+
+/* --- all ----------------------------------------------------------------------------------------- */
 
 static status config_run(bench_result *r, const bench_request *q, bench_state *b, uint32_t n_stages,
                          bench_told told, void *ctx, errmsg *e)
 {
-    doors d = doors_for(&q->common->doors, n_stages);
+    doors d = doors_for(q, n_stages);
     pipeline_options o = options_pipeline(q->common);
     o.doors = &d;
     TRY(pipeline_open(&b->p, &o, &interrupted, e));
-    status s = check_context(q, pipeline_plan(b->p)->n_ctx, e);
-    r->weights_bytes = weights_once(pipeline_model(b->p));
-    uint32_t n_vocab = pipeline_model(b->p)->n_vocab;
-    random_tokens(b->tokens, q->n_prompt > q->depth ? q->n_prompt : q->depth + 1, n_vocab, q->seed);
+    status s = ST_OK;
+    b->n_rows = 0;
+    random_tokens(b->tokens, b->n_random, pipeline_model(b->p)->n_vocab, q->seed);
     bench_test tests[2] = {{.n_tokens = q->n_prompt},
                            {.generation = true, .n_tokens = q->n_generate, .depth = q->depth}};
     for (uint32_t i = 0; i < 2 && s == ST_OK; i++) {
@@ -172,18 +211,18 @@ static void model_name(bench_result *r, const char *path)
 
 status bench_run(bench_result *out, const bench_request *q, bench_told told, void *ctx, errmsg *e)
 {
-    bench_state b = {.q = q};
-    uint64_t n_tokens = (uint64_t)(q->n_prompt > q->depth ? q->n_prompt : q->depth) + 1;
+    bench_state b = {.q = q, .n_random = (q->n_prompt > q->depth ? q->n_prompt : q->depth) + 1};
     status s = ST_OK;
     *out = (bench_result){0};
     model_name(out, q->common->model);
     out->test = calloc(2 * q->n_configs, sizeof *out->test);
-    b.tokens = malloc(n_tokens * sizeof *b.tokens);
+    b.tokens = malloc((size_t)b.n_random * sizeof *b.tokens);
     b.sample = malloc(q->n_repeat * sizeof *b.sample);
     if (out->test == NULL || b.tokens == NULL || b.sample == NULL) {
-        s = errmsg_set(e, ST_RESOURCES, "no memory for %llu tokens", (unsigned long long)n_tokens);
+        s = errmsg_set(e, ST_RESOURCES, "no memory for %u tokens", b.n_random);
         goto done;
     }
+    TRY_DONE(s, check_all(out, q, e));
     TRY_DONE(s, bandwidth_measure(&out->bandwidth, 0, &interrupted, e));
     for (uint32_t i = 0; i < q->n_configs; i++)
         TRY_DONE(s, config_run(out, q, &b, q->n_stages[i], told, ctx, e));

@@ -94,6 +94,15 @@ void child_destroy(child *c)
     *c = (child){.pidfd = -1};
 }
 
+int child_stopped_by(const child *c)
+{
+    siginfo_t info = {0};
+    if (c->pid == 0 || c->ended) return 0;
+    /* Not consumed: it stays stopped for the next look. */
+    if (waitid(P_PID, (id_t)c->pid, &info, WSTOPPED | WNOHANG | WNOWAIT) != 0) return 0;
+    return info.si_pid == c->pid ? info.si_status : 0;
+}
+
 void child_describe(const child *c, char *text, uint32_t text_bytes)
 {
     int s = c->wait_status;

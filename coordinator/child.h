@@ -35,6 +35,9 @@ bool child_wait(child *c, uint32_t limit_ms);
 /* SIGKILL, wait, close the pidfd. */
 void child_destroy(child *c);
 
+/* The signal that has stopped it (SIGSTOP, SIGTSTP, ..), 0 while it may run. */
+int child_stopped_by(const child *c);
+
 /* "killed by SIGKILL", "exit code 4": how it ended, into text. */
 void child_describe(const child *c, char *text, uint32_t text_bytes);
 

@@ -24,6 +24,7 @@ static status take_stages(bench_request *q, const char *list, errmsg *e)
         q->n_stages[q->n_configs++] = q->common->doors.n_stages;
         return ST_OK;
     }
+    q->listed = true;
     const char *at = list, *item;
     size_t n;
     while (doortext_next(&at, ',', &item, &n)) {

@@ -121,8 +121,8 @@ static status clean_line(errmsg *e, const char *format, ...)
 static status print_listed(const char *path, const json_t *j, errmsg *e)
 {
     if (j == NULL) {
-        return clean_line(e, "%-8" PRIu64 " %-12s %-7s %s", run_pid(path), "not answering", "-",
-                          path);
+        return clean_line(e, "%-8" PRIu64 " %-13s %-7s %-9s %s", run_pid(path), "not answering",
+                          "-", "-", path);
     }
     return clean_line(e, "%-8" PRId64 " %-13s %-7" PRId64 " %-9" PRId64 " %s", number_of(j, "pid"),
                       text_of(j, "state"), number_of(j, "n_stages"), number_of(j, "sessions"),

@@ -40,8 +40,10 @@ static size_t draw_line(char *out, size_t bytes, const char *name, uint64_t done
     memset(bar, '#', full);
     memset(bar + full, '.', width - full);
     bar[width] = '\0';
-    int n = snprintf(line, sizeof line, "%s  [%s] %3.0f %%  %s of %s", name, bar, share * 100,
-                     output_bytes(a, done), output_bytes(b, total));
+    int n = snprintf(line, sizeof line, "%s  [%s] ", name, bar);
+    n += total == 0 ? snprintf(line + n, sizeof line - (size_t)n, "starting")
+                    : snprintf(line + n, sizeof line - (size_t)n, "%3.0f %%  %s of %s", share * 100,
+                               output_bytes(a, done), output_bytes(b, total));
     if (n > (int)columns - 1) n = (int)columns - 1;
     return (size_t)snprintf(out, bytes, "\r\033[K%.*s\n", n, line);
 }

@@ -10,6 +10,7 @@
 #include "common/clock.h"
 
 #include <signal.h>
+#include <string.h>
 #include <stdio.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -84,6 +85,23 @@ static bool has_work(const pipeline *p, uint32_t s, const stage_words *w)
     return atomic_load_explicit(&w->step_done, memory_order_acquire) + 1 < p->next_seq;
 }
 
+/* One line about stage s that stands still. */
+static status standing(const pipeline *p, uint32_t s, const char *what, uint64_t still_ns,
+                       uint64_t limit_ns, const char *flag, errmsg *e)
+{
+    const stage_slot *t = &p->stage[s];
+    int stop = child_stopped_by(&t->process);
+    char stopped[48] = "";
+    if (stop != 0) snprintf(stopped, sizeof stopped, "; it is stopped by SIG%s", sigabbrev_np(stop));
+    return errmsg_set(e, ST_STAGE_LOST,
+                      "stage %u (pid %d, layers %u-%u) %s for %.1f s %s, %.1f s after its start (limit "
+                      "%.1f s, %s)%s",
+                      s, (int)t->process.pid, p->plan.stage[s].layer_begin,
+                      p->plan.stage[s].layer_end - 1, what, (double)still_ns / NS_PER_S,
+                      phase_words(p, s), (double)(now_ns() - t->start_ns) / NS_PER_S,
+                      (double)limit_ns / NS_PER_S, flag, stopped);
+}
+
 static status moving(pipeline *p, uint32_t s, uint64_t elapsed_ns, errmsg *e)
 {
     stage_slot *t = &p->stage[s];
@@ -99,30 +117,12 @@ static status moving(pipeline *p, uint32_t s, uint64_t elapsed_ns, errmsg *e)
     bool starved = atomic_load_explicit(&w->starved, memory_order_relaxed) != STARVED_NO;
     if (!has_work(p, s, w) || (starved && !starting)) t->still_progress_ns = still = 0;
 
-    double elapsed_s = (double)(now_ns() - t->start_ns) / NS_PER_S;
-    if (t->hello && beat_still > hang_ns) {
-        return errmsg_set(e, ST_STAGE_LOST,
-                          "stage %u (pid %d, layers %u-%u) has not answered for %.1f s %s: stopped or "
-                          "wedged (limit %.1f s, --hang-timeout)",
-                          s, (int)t->process.pid, p->plan.stage[s].layer_begin,
-                          p->plan.stage[s].layer_end - 1, (double)beat_still / NS_PER_S,
-                          phase_words(p, s), (double)hang_ns / NS_PER_S);
-    }
-    if (still > limit_ns && starting) {
-        return errmsg_set(e, ST_STAGE_LOST,
-                          "stage %u (pid %d) did not start: %.1f s since its start, no progress for "
-                          "%.1f s (limit %.1f s, --start-timeout)",
-                          s, (int)t->process.pid, elapsed_s, (double)still / NS_PER_S,
-                          (double)limit_ns / NS_PER_S);
-    }
-    if (still > limit_ns) {
-        return errmsg_set(e, ST_STAGE_LOST,
-                          "stage %u (pid %d, layers %u-%u) has made no progress for %.1f s %s (limit "
-                          "%.1f s, --hang-timeout)",
-                          s, (int)t->process.pid, p->plan.stage[s].layer_begin,
-                          p->plan.stage[s].layer_end - 1, (double)still / NS_PER_S,
-                          phase_words(p, s), (double)limit_ns / NS_PER_S);
-    }
+    if (t->hello && beat_still > hang_ns)
+        return standing(p, s, "has not answered", beat_still, hang_ns, "--hang-timeout", e);
+    if (still > limit_ns && starting)
+        return standing(p, s, "did not start: no progress", still, limit_ns, "--start-timeout", e);
+    if (still > limit_ns)
+        return standing(p, s, "has made no progress", still, limit_ns, "--hang-timeout", e);
     return ST_OK;
 }
 

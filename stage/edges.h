@@ -1,5 +1,4 @@
-/* edges.h - a stage's two boundaries: rows in from the stage before, rows out to the stage after, and
- * the byte probe that every edge passes before traffic.
+/* edges.h - a stage's two boundaries: rows in from the stage before, rows out to the stage after.
  *
  * Owned by the worker thread, but for edges_wake. With one stage there are none. Waits show in the
  * stage's words (starved, wait_in_ns, wait_out_ns) and end with ST_TIMEOUT after wait_limit_ms,
@@ -37,9 +36,16 @@ MUST_USE status edges_receive(edges *x, uint32_t slot, uint64_t seq, const wire_
 MUST_USE status edges_send(edges *x, uint32_t slot, uint64_t seq, const wire_row *rows,
                            uint32_t n_rows, dev_ptr hidden, errmsg *e);
 
-/* Send a pattern of 1, 8, 16 and rows_max rows through both slots to the stage after and check every
- * byte of what the stage before sends; hidden is scratch on the device. corrupt: one byte of what is
- * sent is altered (canary). ST_PROTOCOL names edge, slot, rows, row and element that differ. */
-MUST_USE status edges_probe(edges *x, dev_ptr hidden, bool corrupt, errmsg *e);
+/* One crossing, in slices of bounded waits: send x->rows, or receive into them. */
+typedef struct {
+    bool sending;
+    uint32_t slot, n_rows;          /* n_rows: given when sending, found when receiving */
+    slot_kind kind;
+    uint64_t seq;
+    dev_ptr hidden;
+} crossing;
+MUST_USE status edges_cross(edges *x, crossing *c, errmsg *e);
+
+bool row_header_equal(const row_header *a, const row_header *b);
 
 #endif

@@ -5,9 +5,9 @@
 _Static_assert(KV_BLOCK == 64, "common/plan.c repeats it");
 
 static const char *const op_words[KV_OP_COUNT] = {
-    [KV_OPEN] = "open", [KV_ALLOC] = "alloc", [KV_FREE] = "free", [KV_TRUNCATE] = "truncate",
-    [KV_FORK] = "fork", [KV_COPY] = "copy",   [KV_WIPE] = "wipe", [KV_SNAPSHOT] = "snapshot",
-    [KV_RESTORE] = "restore",
+    [KV_OPEN] = "open",         [KV_ALLOC] = "alloc",       [KV_FREE] = "free",
+    [KV_TRUNCATE] = "truncate", [KV_FORK] = "fork",         [KV_COPY] = "copy",
+    [KV_WIPE] = "wipe",         [KV_SNAPSHOT] = "snapshot", [KV_RESTORE] = "restore",
 };
 
 static const char *const class_words[KV_CLASS_COUNT] = {
@@ -68,7 +68,7 @@ static void drop_entries(kv_cache *c, uint32_t branch, uint32_t keep)
         c->users[table_of(c, branch)[b->n_entries - 1]]--;
 }
 
-/* --- operations -------------------------------------------------------------------------------- */
+/* --- operations --- */
 
 typedef struct {
     kv_cache *c;
@@ -253,7 +253,7 @@ status kv_ops(kv_cache *c, backend_queue *q, const wire_kv_op *ops, uint32_t n_o
     return ST_OK;
 }
 
-/* --- the rows of a step ------------------------------------------------------------------------ */
+/* --- the rows of a step --- */
 
 void kv_step_begin(kv_cache *c)
 {
@@ -272,8 +272,8 @@ status kv_row_check(kv_cache *c, const wire_row *r, uint32_t row_i, errmsg *e)
     }
     if (r->position / KV_BLOCK >= b->n_entries) {
         return errmsg_set(e, ST_PROTOCOL,
-                          "row %u: position %u is not below %u, where branch %u's blocks end", row_i,
-                          r->position, b->n_entries * KV_BLOCK, r->branch);
+                          "row %u: position %u is not below %u, where branch %u's blocks end",
+                          row_i, r->position, b->n_entries * KV_BLOCK, r->branch);
     }
     uint32_t block = table_of(c, r->branch)[r->position / KV_BLOCK];
     if (c->users[block] > 1) {

@@ -4,7 +4,7 @@
 
 #include <math.h>
 
-#define TWO_PI 0x1.921fb54442d18p+2
+#define TWO_PI        0x1.921fb54442d18p+2
 #define FREQUENCY_MAX 65536.0 /* times PLAN_CTX_MAX stays where fm_sincos is exact: 2^40 */
 
 /* The pair (not whole) whose wave goes beta times into the original context. */
@@ -54,8 +54,8 @@ status rope_make(rope_table *out, const rope_desc *d, const float *freq_factors,
         if (freq_factors != NULL) frequency /= (double)freq_factors[i];
         frequency = scaled(d, frequency, i);
         if (!(frequency >= 0.0 && frequency <= FREQUENCY_MAX)) {
-            return errmsg_set(e, ST_BAD_MODEL, "rope: pair %u would turn by %g radians per position",
-                              i, frequency);
+            return errmsg_set(e, ST_BAD_MODEL,
+                              "rope: pair %u would turn by %g radians per position", i, frequency);
         }
         out->frequency[i] = frequency;
     }

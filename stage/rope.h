@@ -17,11 +17,12 @@ typedef struct {
 /* Compute the table. With b_i = base^(-2i / n_rot) / freq_factor[i] (freq_factors: f32 [n_rot / 2],
  * NULL: all 1):
  *   none: b_i; linear: b_i / factor;
- *   yarn: b_i * (mix + (1 - mix) / factor), mix = 1 - clamp((i - low) / max(0.001, high - low), 0, 1),
- *   low = max(0, floor(pair(beta_fast))), high = min(n_rot - 1, ceil(pair(beta_slow))),
+ *   yarn: b_i * (mix + (1 - mix) / factor), mix = 1 - clamp((i - low) / max(0.001, high - low), 0,
+ * 1), low = max(0, floor(pair(beta_fast))), high = min(n_rot - 1, ceil(pair(beta_slow))),
  *   pair(beta) = n_rot * ln(n_ctx_orig / (2 pi beta)) / (2 ln(base)). Source: the YaRN paper.
  * ST_BAD_MODEL: a frequency is not finite or too high for the longest context. */
-MUST_USE status rope_make(rope_table *out, const rope_desc *d, const float *freq_factors, errmsg *e);
+MUST_USE status rope_make(rope_table *out, const rope_desc *d, const float *freq_factors,
+                          errmsg *e);
 
 /* cos and sin, f32 [n_rows, n_pairs] each, for position u32 [n_rows]. */
 void rope_rows(const rope_table *t, float *cos_out, float *sin_out, const uint32_t *position,

@@ -35,8 +35,8 @@ static status check_row(stage *s, const wire_row *r, uint32_t row_i, uint32_t n_
     return (r->flags & ROW_LIVE) != 0 ? kv_row_check(&s->kv, r, row_i, e) : ST_OK;
 }
 
-/* Fill the host's pieces; a dead row reads position 0 of block 0, whose results nobody uses. Returns
- * the number of table entries. */
+/* Fill the host's pieces; a dead row reads position 0 of block 0, whose results nobody uses.
+ * Returns the number of table entries. */
 static uint32_t place_rows(stage *s, const wire_row *rows, uint32_t n_rows)
 {
     uint32_t *tables = HOST(s, uint32_t, tables), n_used = 0, dead_table = WIRE_NONE;
@@ -48,15 +48,17 @@ static uint32_t place_rows(stage *s, const wire_row *rows, uint32_t n_rows)
         }
         HOST(s, uint32_t, tokens)[i] = live ? rows[i].token : 0;
         HOST(s, uint32_t, position)[i] = live ? rows[i].position : 0;
-        HOST(s, uint32_t, table)[i] =
-            live ? kv_row_place(&s->kv, &rows[i], tables, &n_used) : dead_table;
+        HOST(s, uint32_t, table)
+        [i] = live ? kv_row_place(&s->kv, &rows[i], tables, &n_used) : dead_table;
         HOST(s, uint8_t, live)[i] = live ? 1 : 0;
     }
-    rope_rows(&s->rope, HOST(s, float, cos), HOST(s, float, sin), HOST(s, uint32_t, position), n_rows);
+    rope_rows(&s->rope, HOST(s, float, cos), HOST(s, float, sin), HOST(s, uint32_t, position),
+              n_rows);
     return n_used;
 }
 
-#define UPLOAD(piece, type, n) TRY_OP(upload, SCRATCH(s, piece), HOST(s, void, piece), (n) * sizeof(type))
+#define UPLOAD(piece, type, n)                                                                     \
+    TRY_OP(upload, SCRATCH(s, piece), HOST(s, void, piece), (n) * sizeof(type))
 
 static status upload_rows(stage *s, uint32_t n_rows, uint32_t n_tables, errmsg *e)
 {

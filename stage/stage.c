@@ -11,7 +11,8 @@ status stage_op_failed(const stage *s, status code, const char *op, errmsg *e)
 
 status stage_walked(const stage *s, uint32_t n_layers_done, errmsg *e)
 {
-    if (s->on_progress == NULL || s->on_progress(s->progress_ctx, n_layers_done, s->n_layers) == 0) {
+    if (s->on_progress == NULL ||
+        s->on_progress(s->progress_ctx, n_layers_done, s->n_layers) == 0) {
         return ST_OK;
     }
     return errmsg_set(e, ST_CLOSED, "stage %u: told to stop", s->config.stage_i);
@@ -27,6 +28,7 @@ static status check_range(const char *field, uint64_t value, uint64_t min, uint6
 static status check_config(const wire_config *c, const model_desc *m, errmsg *e)
 {
     TRY(check_range("n_layers", c->n_layers, m->n_layers, m->n_layers, e));
+    TRY(check_range("n_vocab", m->n_vocab, 1, SAMPLER_VOCAB_MAX, e));
     TRY(check_range("layer_end", c->layer_end, 1, m->n_layers, e));
     TRY(check_range("layer_begin", c->layer_begin, 0, c->layer_end - 1, e));
     TRY(check_range("n_ctx", c->n_ctx, 1, PLAN_CTX_MAX, e));
@@ -51,10 +53,14 @@ static status check_ops(const stage *s, errmsg *e)
         dtype type;
         const char *word;
     } needed[] = {
-        {OP_RMS_NORM, DT_F32, "rms_norm"},     {OP_ROPE, DT_F32, "rope"},
-        {OP_SILU_MUL, DT_F32, "silu_mul"},     {OP_ADD, DT_F32, "add"},
-        {OP_COPY, DT_F32, "copy"},             {OP_CHECK_FINITE, DT_F32, "check_finite"},
-        {OP_KV_WRITE, s->kv.type, "kv_write"}, {OP_ATTENTION, s->kv.type, "attention"},
+        {OP_RMS_NORM, DT_F32, "rms_norm"},
+        {OP_ROPE, DT_F32, "rope"},
+        {OP_SILU_MUL, DT_F32, "silu_mul"},
+        {OP_ADD, DT_F32, "add"},
+        {OP_COPY, DT_F32, "copy"},
+        {OP_CHECK_FINITE, DT_F32, "check_finite"},
+        {OP_KV_WRITE, s->kv.type, "kv_write"},
+        {OP_ATTENTION, s->kv.type, "attention"},
     };
     for (size_t i = 0; i < sizeof needed / sizeof *needed; i++) {
         if (s->b->supports(s->device, needed[i].op, needed[i].type)) continue;
@@ -78,8 +84,8 @@ static status open_device(stage *s, errmsg *e)
 static status allocate(stage *s, errmsg *e)
 {
     const wire_config *c = &s->config;
-    stage_limits limits = {c->n_ctx,      c->n_branches,                c->rows_max,
-                           c->n_readback, c->n_blocks[KV_CLASS_GLOBAL], s->last};
+    stage_limits limits = {
+        c->n_ctx, c->n_branches, c->rows_max, c->n_readback, c->n_blocks[KV_CLASS_GLOBAL], s->last};
     scratch_layout_make(&s->at, s->m, c->rows_max, c->n_ctx, s->last);
     host_layout_make(&s->host_at, s->m, &limits);
     s->host = calloc(1, s->host_at.bytes);
@@ -95,9 +101,8 @@ static status allocate(stage *s, errmsg *e)
 static status open_all(stage *s, const gguf *file, errmsg *e)
 {
     TRY(open_device(s, e));
-    const weights_options load = {file,        s->m,           s->config.layer_begin,
-                                  s->config.layer_end, s->b,   s->device,
-                                  s->on_progress, s->progress_ctx};
+    const weights_options load = {file, s->m,      s->config.layer_begin, s->config.layer_end,
+                                  s->b, s->device, s->on_progress,        s->progress_ctx};
     s->kv.type = (dtype)s->config.kv_type;
     TRY(check_ops(s, e));
     TRY(weights_supported(&load, e));

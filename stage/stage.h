@@ -5,10 +5,10 @@
  * Life of a step: stage_kv_ops, then either stage_embed (first stage) or the boundary's rows into
  * stage_hidden, then stage_walk, then stage_head (last stage) or stage_hidden to the boundary. One
  * thread. Everything from a message is checked against the configuration before it is used:
- * ST_PROTOCOL names field, value and bound. The operations of a step depend on each other, so each is
- * checked when its turn comes and the ones before it have been applied; of rows and samplers nothing
- * has been applied then. A stage that refused is only good for stage_close: the process ends. Zero
- * operations and zero rows are legal everywhere. */
+ * ST_PROTOCOL names field, value and bound. The operations of a step depend on each other, so each
+ * is checked when its turn comes and the ones before it have been applied; of rows and samplers
+ * nothing has been applied then. A stage that refused is only good for stage_close: the process
+ * ends. Zero operations and zero rows are legal everywhere. */
 #ifndef STAGE_STAGE_H
 #define STAGE_STAGE_H
 
@@ -27,16 +27,16 @@ typedef int (*stage_progress)(void *ctx, uint64_t done, uint64_t total);
 typedef struct {
     const backend *backend;
     const wire_config *config;
-    const gguf *file;             /* open as long as the stage */
-    const model_desc *model;      /* of file, the same life */
-    stage_progress on_progress;   /* may be NULL */
+    const gguf *file;           /* open as long as the stage */
+    const model_desc *model;    /* of file, the same life */
+    stage_progress on_progress; /* may be NULL */
     void *progress_ctx;
 } stage_options;
 
 /* Check that the backend has every op and type needed (by name, before loading), allocate KV,
  * scratch and host memory (sizes as common/plan.h says), map and load the range. ST_PROTOCOL: the
- * configuration does not fit the model; ST_RESOURCES, ST_BAD_MODEL, ST_CLOSED. *out is NULL on error
- * and nothing stays behind. The configuration and options are copied. */
+ * configuration does not fit the model; ST_RESOURCES, ST_BAD_MODEL, ST_CLOSED. *out is NULL on
+ * error and nothing stays behind. The configuration and options are copied. */
 MUST_USE status stage_open(stage **out, const stage_options *o, errmsg *e);
 void stage_close(stage *s);
 
@@ -51,8 +51,8 @@ backend_queue *stage_queue(stage *s);
 /* Check and apply the KV operations of a step, in order (rules: stage/kv.h). */
 MUST_USE status stage_kv_ops(stage *s, const wire_kv_op *ops, uint32_t n_ops, errmsg *e);
 
-/* Check the step's rows, put positions, tables and rotations on the device, remember the tokens by KV
- * block (the sampler's history). Every row: known flags, branch < n_branches, position < n_ctx,
+/* Check the step's rows, put positions, tables and rotations on the device, remember the tokens by
+ * KV block (the sampler's history). Every row: known flags, branch < n_branches, position < n_ctx,
  * token < n_vocab, readback (once in a step) and sampler in range. A live row also: branch open and
  * of that generation, position covered by its table, in a block that no other table has, and above
  * the positions of the branch's rows before it. A dead row writes nothing. rows may go after the
@@ -63,7 +63,8 @@ MUST_USE status stage_rows(stage *s, const wire_row *rows, uint32_t n_rows, uint
 /* First stage: the rows' embeddings into stage_hidden. */
 MUST_USE status stage_embed(stage *s, errmsg *e);
 
-/* f32 [rows_max, n_embd] on the device: the residual stream between embed/boundary and walk/head. */
+/* f32 [rows_max, n_embd] on the device: the residual stream between embed or boundary and walk or
+ * head. */
 dev_ptr stage_hidden(const stage *s);
 
 /* Walk the stage's layers over the rows given to stage_rows. ST_NAN: NaN or infinity in the result
@@ -75,7 +76,7 @@ MUST_USE status stage_walk(stage *s, errmsg *e);
  * many as stage_rows was told; out: n_vocab of the model, at least n_readback rows. A row of NaN
  * logits is committed with status ST_NAN and no token. ST_PROTOCOL: a sampler that a row names is
  * out of range. *n_committed: rows written. */
-MUST_USE status stage_head(stage *s, const sampler_params *samplers, readback *out,
-                           uint64_t seq, uint32_t *n_committed, errmsg *e);
+MUST_USE status stage_head(stage *s, const sampler_params *samplers, readback *out, uint64_t seq,
+                           uint32_t *n_committed, errmsg *e);
 
 #endif

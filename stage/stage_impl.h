@@ -1,6 +1,7 @@
 /* stage_impl.h - what the files of one stage share; nobody else includes it.
  *
- * stage.c opens and closes, rows.c takes a step's rows in, walk.c runs the layers, head.c ends it. */
+ * stage.c opens and closes, rows.c takes a step's rows in, walk.c runs the layers, head.c ends it.
+ */
 #ifndef STAGE_STAGE_IMPL_H
 #define STAGE_STAGE_IMPL_H
 
@@ -18,27 +19,28 @@ struct stage {
     const model_desc *m;
     stage_progress on_progress;
     void *progress_ctx;
-    uint32_t n_layers;            /* of the range */
+    uint32_t n_layers; /* of the range */
     bool first, last;
 
     weights w;
     kv_cache kv;
     rope_table rope;
-    scratch_layout at;            /* in scratch */
+    scratch_layout at; /* in scratch */
     dev_ptr scratch;
-    host_layout host_at;          /* in host */
+    host_layout host_at; /* in host */
     char *host;
 
-    uint32_t n_rows, n_samplers;  /* of the step in hand */
-    bool staged;                  /* uploads of the last step may still read host memory */
+    uint32_t n_rows, n_samplers; /* of the step in hand */
+    bool staged;                 /* uploads of the last step may still read host memory */
     backend_event staged_event;
 };
 
 /* A piece of scratch, and of host memory. */
-#define SCRATCH(s, piece) dev_offset((s)->scratch, (s)->at.piece)
+#define SCRATCH(s, piece)    dev_offset((s)->scratch, (s)->at.piece)
 #define HOST(s, type, piece) ((type *)((s)->host + (s)->host_at.piece))
 
-/* Put backend op on the stage's queue; a device that fails is named in *e. Needs s and e in scope. */
+/* Put backend op on the stage's queue; a device that fails is named in *e. Needs s and e in scope.
+ */
 #define TRY_OP(op, ...)                                                                            \
     do {                                                                                           \
         status op_status_ = s->b->op(s->q, __VA_ARGS__);                                           \

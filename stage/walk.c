@@ -5,7 +5,8 @@
 
 static row_args row_args_of(const stage *s)
 {
-    return (row_args){SCRATCH(s, position), SCRATCH(s, table), SCRATCH(s, tables), SCRATCH(s, live)};
+    return (row_args){SCRATCH(s, position), SCRATCH(s, table), SCRATCH(s, tables),
+                      SCRATCH(s, live)};
 }
 
 /* normed -> the block's output, added to the residual stream by the caller. */
@@ -69,11 +70,12 @@ static status check_result(stage *s, errmsg *e)
     TRY_OP(event_wait, ev);
     for (uint32_t i = 0; i < s->n_rows; i++) {
         if (finite[i] == 0 || (rows[i].flags & ROW_LIVE) == 0) continue;
-        return errmsg_set(e, ST_NAN,
-                          "stage %u (layers %u..%u): NaN or infinity in the hidden state of session "
-                          "%u at position %u",
-                          s->config.stage_i, s->config.layer_begin, s->config.layer_end - 1,
-                          rows[i].session, rows[i].position);
+        return errmsg_set(
+            e, ST_NAN,
+            "stage %u (layers %u..%u): NaN or infinity in the hidden state of session "
+            "%u at position %u",
+            s->config.stage_i, s->config.layer_begin, s->config.layer_end - 1, rows[i].session,
+            rows[i].position);
     }
     return ST_OK;
 }

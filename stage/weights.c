@@ -1,6 +1,6 @@
-/* The tensors that a range needs are listed once, through two tables (a layer's and the model's) that
- * say where a description keeps a tensor and where the stage wants it; the list is sorted by place in
- * the files and merged into spans. */
+/* The tensors that a range needs are listed once, through two tables (a layer's and the model's)
+ * that say where a description keeps a tensor and where the stage wants it; the list is sorted by
+ * place in the files and merged into spans. */
 #include "stage/weights.h"
 
 #include <errno.h>
@@ -14,13 +14,16 @@
 typedef enum { AS_VECTOR, AS_MATRIX, AS_EMBEDDING, AS_HOST } weight_use;
 
 typedef struct {
-    size_t from;            /* of the tensor_ref, in layer_desc or model_desc */
-    size_t to;              /* in layer_weights or weights */
+    size_t from; /* of the tensor_ref, in layer_desc or model_desc */
+    size_t to;   /* in layer_weights or weights */
     weight_use use;
-    bool first, last;       /* of the model's: for the first stage, for the last; neither: all */
+    bool first, last; /* of the model's: for the first stage, for the last; neither: all */
 } weight_part;
 
-#define LAYER(field, use) {offsetof(layer_desc, field), offsetof(layer_weights, field), use, 0, 0}
+#define LAYER(field, use)                                                                          \
+    {                                                                                              \
+        offsetof(layer_desc, field), offsetof(layer_weights, field), use, 0, 0                     \
+    }
 static const weight_part layer_parts[] = {
     LAYER(attn_norm, AS_VECTOR),   LAYER(attn_q, AS_MATRIX),      LAYER(attn_k, AS_MATRIX),
     LAYER(attn_v, AS_MATRIX),      LAYER(attn_q_bias, AS_VECTOR), LAYER(attn_k_bias, AS_VECTOR),
@@ -28,7 +31,9 @@ static const weight_part layer_parts[] = {
     LAYER(ffn_gate, AS_MATRIX),    LAYER(ffn_up, AS_MATRIX),      LAYER(ffn_down, AS_MATRIX),
 };
 #define MODEL(desc, field, use, first, last)                                                       \
-    {offsetof(model_desc, desc), offsetof(weights, field), use, first, last}
+    {                                                                                              \
+        offsetof(model_desc, desc), offsetof(weights, field), use, first, last                     \
+    }
 static const weight_part model_parts[] = {
     MODEL(token_embd, token_embd, AS_EMBEDDING, true, false),
     MODEL(output_norm, output_norm, AS_VECTOR, false, true),
@@ -76,12 +81,14 @@ static status check_item(void *ctx, const weight_item *item, errmsg *e)
     const weights_options *o = ctx;
     op_kind op = item->part->use == AS_EMBEDDING ? OP_EMBED : OP_MATMUL;
     bool vector = item->part->use == AS_VECTOR || item->part->use == AS_HOST;
-    bool fine = vector ? item->t->type == DT_F32
-                       : o->backend->supports(o->device, op, item->t->type);
+    bool fine =
+        vector ? item->t->type == DT_F32 : o->backend->supports(o->device, op, item->t->type);
     if (!fine) {
         return errmsg_set(e, ST_BAD_MODEL, "tensor %s: device %s has no %s of %s", item->t->name,
                           o->backend->device_name(o->device),
-                          vector ? "vectors" : op == OP_EMBED ? "embedding" : "product",
+                          vector           ? "vectors"
+                          : op == OP_EMBED ? "embedding"
+                                           : "product",
                           dtype_get(item->t->type)->name);
     }
     CHECK(item->t->offset % sizeof(float) == 0); /* gguf.h: alignments are multiples of 8 */
@@ -93,7 +100,7 @@ status weights_supported(const weights_options *o, errmsg *e)
     return visit(o, NULL, check_item, (void *)o, e);
 }
 
-/* --- spans ------------------------------------------------------------------------------------- */
+/* --- spans --- */
 
 static status collect(void *ctx, const weight_item *item, errmsg *e)
 {
@@ -190,7 +197,7 @@ static status load_spans(weights *w, const weights_options *o, errmsg *e)
     return ST_OK;
 }
 
-/* --- handing over ------------------------------------------------------------------------------ */
+/* --- handing over --- */
 
 static const weight_span *span_of(const weights *w, const gguf_tensor *t)
 {
@@ -225,7 +232,8 @@ static status fill(void *ctx, const weight_item *item, errmsg *e)
         break;
     case AS_MATRIX:
     case AS_EMBEDDING:
-        *(dev_weight *)item->to = (dev_weight){at, t->type, (uint32_t)t->dim[0], (uint32_t)t->dim[1]};
+        *(dev_weight *)item->to =
+            (dev_weight){at, t->type, (uint32_t)t->dim[0], (uint32_t)t->dim[1]};
         break;
     }
     return ST_OK;

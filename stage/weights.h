@@ -13,30 +13,30 @@
 #include "stage/stage.h"
 
 typedef struct {
-    dev_ptr attn_norm;                       /* f32 [n_embd] */
+    dev_ptr attn_norm; /* f32 [n_embd] */
     dev_weight attn_q, attn_k, attn_v;
     dev_ptr attn_q_bias, attn_k_bias, attn_v_bias; /* none: addr 0 */
     dev_weight attn_output;
-    dev_ptr ffn_norm;                        /* f32 [n_embd] */
+    dev_ptr ffn_norm; /* f32 [n_embd] */
     dev_weight ffn_gate, ffn_up, ffn_down;
 } layer_weights;
 
 /* Needed bytes of one file that lie together, page-aligned. */
 typedef struct {
     uint32_t file_i;
-    uint64_t begin, end;                     /* in the file */
+    uint64_t begin, end; /* in the file */
     void *map;
     dev_ptr device;
 } weight_span;
 
 typedef struct {
-    layer_weights *layer;                    /* [layer_end - layer_begin] */
-    dev_weight token_embd, output;           /* where the stage has them */
+    layer_weights *layer;          /* [layer_end - layer_begin] */
+    dev_weight token_embd, output; /* where the stage has them */
     dev_ptr output_norm;
-    const float *freq_factors;               /* host, f32 [n_rot / 2]; NULL: none */
+    const float *freq_factors; /* host, f32 [n_rot / 2]; NULL: none */
     weight_span *spans;
     uint32_t n_spans;
-    uint64_t bytes;                          /* of the tensors: fence_stage_bytes */
+    uint64_t bytes; /* of the tensors: fence_stage_bytes */
 } weights;
 
 typedef struct {

@@ -7,6 +7,7 @@
 #include "common/wire.h"
 #include "stage/edges.h"
 #include "stage/inject.h"
+#include "stage/probe.h"
 #include "stage/stage.h"
 
 #include <stdio.h>
@@ -130,7 +131,7 @@ static status load(worker *w, const wire_config *c, errmsg *e)
 static status probe(worker *w, errmsg *e)
 {
     set_state(w, STAGE_PROBING);
-    TRY(edges_probe(&w->edges, stage_hidden(w->body), w->corrupt_probe, e));
+    TRY(probe_edges(&w->edges, stage_hidden(w->body), w->corrupt_probe, e));
     set_state(w, STAGE_READY);
     wire_probed p = {.n_probes = (uint32_t)atomic_load(&w->words->n_probes)};
     return say(w, WIRE_PROBED, 0, &p, sizeof p, e);

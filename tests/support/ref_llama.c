@@ -61,7 +61,8 @@ static double *load(const ref_model *m, const char *format, uint32_t il)
     uint8_t *stored = malloc(t->bytes);
     double *x = malloc(n * sizeof *x);
     CHECK(stored != NULL && x != NULL && gguf_tensor_read(m->g, t, stored, t->bytes, &e) == ST_OK);
-    for (uint64_t i = 0; i < n; i++) x[i] = value_at(stored, t->type, i);
+    for (uint64_t i = 0; i < n; i++)
+        x[i] = value_at(stored, t->type, i);
     free(stored);
     return x;
 }
@@ -142,7 +143,8 @@ static double *project(const double *x, double *w, double *bias, uint32_t n, uin
     for (uint64_t r = 0; r < n; r++) {
         for (uint64_t o = 0; o < n_out; o++) {
             double sum = bias != NULL ? bias[o] : 0;
-            for (uint64_t i = 0; i < n_in; i++) sum += x[r * n_in + i] * w[o * n_in + i];
+            for (uint64_t i = 0; i < n_in; i++)
+                sum += x[r * n_in + i] * w[o * n_in + i];
             out[r * n_out + o] = sum;
         }
     }
@@ -158,9 +160,11 @@ static double *norm(const ref_model *m, const double *x, double *w, uint32_t n)
     for (uint64_t r = 0; r < n; r++) {
         const double *row = &x[r * m->n_embd];
         double sum = 0;
-        for (uint32_t i = 0; i < m->n_embd; i++) sum += row[i] * row[i];
+        for (uint32_t i = 0; i < m->n_embd; i++)
+            sum += row[i] * row[i];
         double scale = 1 / sqrt(sum / m->n_embd + m->eps);
-        for (uint32_t i = 0; i < m->n_embd; i++) out[r * m->n_embd + i] = row[i] * scale * w[i];
+        for (uint32_t i = 0; i < m->n_embd; i++)
+            out[r * m->n_embd + i] = row[i] * scale * w[i];
     }
     free(w);
     return out;
@@ -173,14 +177,17 @@ static void attend(const ref_model *m, double *out, const double *q, const doubl
     double max = -INFINITY, sum = 0;
     for (uint32_t j = 0; j <= p; j++) {
         score[j] = 0;
-        for (uint32_t i = 0; i < m->n_head; i++) score[j] += q[i] * k[j * kv_width + kv + i];
+        for (uint32_t i = 0; i < m->n_head; i++)
+            score[j] += q[i] * k[j * kv_width + kv + i];
         score[j] /= sqrt(m->n_head);
         max = fmax(max, score[j]);
     }
-    for (uint32_t j = 0; j <= p; j++) sum += score[j] = exp(score[j] - max);
+    for (uint32_t j = 0; j <= p; j++)
+        sum += score[j] = exp(score[j] - max);
     for (uint32_t i = 0; i < m->n_head; i++) {
         out[i] = 0;
-        for (uint32_t j = 0; j <= p; j++) out[i] += score[j] / sum * v[j * kv_width + kv + i];
+        for (uint32_t j = 0; j <= p; j++)
+            out[i] += score[j] / sum * v[j * kv_width + kv + i];
     }
 }
 
@@ -188,12 +195,12 @@ static double *attention(const ref_model *m, const double *x, uint32_t il, uint3
 {
     uint32_t q_width = m->n_heads * m->n_head, kv_width = m->n_kv * m->n_head;
     double *freqs = load(m, "rope_freqs.weight", 0);
-    double *q = project(x, load(m, "blk.%u.attn_q.weight", il), load(m, "blk.%u.attn_q.bias", il), n,
-                        m->n_embd, q_width);
-    double *k = project(x, load(m, "blk.%u.attn_k.weight", il), load(m, "blk.%u.attn_k.bias", il), n,
-                        m->n_embd, kv_width);
-    double *v = project(x, load(m, "blk.%u.attn_v.weight", il), load(m, "blk.%u.attn_v.bias", il), n,
-                        m->n_embd, kv_width);
+    double *q = project(x, load(m, "blk.%u.attn_q.weight", il), load(m, "blk.%u.attn_q.bias", il),
+                        n, m->n_embd, q_width);
+    double *k = project(x, load(m, "blk.%u.attn_k.weight", il), load(m, "blk.%u.attn_k.bias", il),
+                        n, m->n_embd, kv_width);
+    double *v = project(x, load(m, "blk.%u.attn_v.weight", il), load(m, "blk.%u.attn_v.bias", il),
+                        n, m->n_embd, kv_width);
     double *out = calloc((size_t)n * q_width, sizeof *out), *score = calloc(n, sizeof *score);
     CHECK(out != NULL && score != NULL);
     for (uint32_t p = 0; p < n; p++) {
@@ -209,8 +216,8 @@ static double *attention(const ref_model *m, const double *x, uint32_t il, uint3
     free(k);
     free(v);
     free(score);
-    double *result = project(out, load(m, "blk.%u.attn_output.weight", il), NULL, n, q_width,
-                             m->n_embd);
+    double *result =
+        project(out, load(m, "blk.%u.attn_output.weight", il), NULL, n, q_width, m->n_embd);
     free(out);
     return result;
 }
@@ -219,7 +226,8 @@ static double *feed_forward(const ref_model *m, const double *x, uint32_t il, ui
 {
     double *gate = project(x, load(m, "blk.%u.ffn_gate.weight", il), NULL, n, m->n_embd, m->n_ff);
     double *up = project(x, load(m, "blk.%u.ffn_up.weight", il), NULL, n, m->n_embd, m->n_ff);
-    for (uint64_t i = 0; i < (uint64_t)n * m->n_ff; i++) gate[i] *= up[i] / (1 + exp(-gate[i]));
+    for (uint64_t i = 0; i < (uint64_t)n * m->n_ff; i++)
+        gate[i] *= up[i] / (1 + exp(-gate[i]));
     double *out = project(gate, load(m, "blk.%u.ffn_down.weight", il), NULL, n, m->n_ff, m->n_embd);
     free(gate);
     free(up);
@@ -229,7 +237,8 @@ static double *feed_forward(const ref_model *m, const double *x, uint32_t il, ui
 /* x += y; frees y */
 static void add(double *x, double *y, uint64_t n)
 {
-    for (uint64_t i = 0; i < n; i++) x[i] += y[i];
+    for (uint64_t i = 0; i < n; i++)
+        x[i] += y[i];
     free(y);
 }
 
@@ -253,7 +262,8 @@ double *ref_llama_logits(const gguf *g, const uint32_t *tokens, uint32_t n, uint
         add(x, feed_forward(&m, h, il, n), n_hidden);
         free(h);
     }
-    double *last = norm(&m, x, load(&m, "output_norm.weight", 0), n), *head = load(&m, "output.weight", 0);
+    double *last = norm(&m, x, load(&m, "output_norm.weight", 0), n),
+           *head = load(&m, "output.weight", 0);
     if (head == NULL) {
         head = table;
         table = NULL;

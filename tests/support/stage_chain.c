@@ -8,8 +8,13 @@
 
 chain_spec chain_spec_default(void)
 {
-    return (chain_spec){.kv_type = DT_F32, .isa = "auto", .n_threads = 1, .rows_max = 32,
-                        .n_ctx = 256, .n_branches = 4, .n_blocks = 16};
+    return (chain_spec){.kv_type = DT_F32,
+                        .isa = "auto",
+                        .n_threads = 1,
+                        .rows_max = 32,
+                        .n_ctx = 256,
+                        .n_branches = 4,
+                        .n_blocks = 16};
 }
 
 static void must(status s, const errmsg *e)
@@ -26,8 +31,10 @@ static void plan_chain(chain *c, const chain_spec *s)
     d.splits = s->n_cuts > 0 ? SPLITS_LIST : SPLITS_EVEN;
     d.n_cuts = s->n_cuts;
     memcpy(d.cut, s->cut, sizeof s->cut);
-    plan_request r = {.n_ctx = s->n_ctx,     .n_sessions = s->n_branches,
-                      .kv_type = s->kv_type, .n_chunk = s->rows_max,
+    plan_request r = {.n_ctx = s->n_ctx,
+                      .n_sessions = s->n_branches,
+                      .kv_type = s->kv_type,
+                      .n_chunk = s->rows_max,
                       .n_readback = s->rows_max};
     r.kv_bytes = plan_kv_bytes(c->model, c->model->n_layers, s->n_blocks, s->kv_type);
     must(plan_make(&c->plan, c->model, &d, &r, &e), &e);
@@ -72,12 +79,14 @@ void chain_open(chain *c, gguf *file, const chain_spec *s)
     c->carry = calloc((size_t)s->rows_max * c->model->n_embd, sizeof *c->carry);
     c->rows = calloc(s->rows_max, sizeof *c->rows);
     must(readback_create(&c->results, &c->results_fd, s->rows_max, c->model->n_vocab, &e), &e);
-    for (uint32_t i = 0; i < c->n_stages; i++) open_stage(c, s, i);
+    for (uint32_t i = 0; i < c->n_stages; i++)
+        open_stage(c, s, i);
 }
 
 void chain_close(chain *c)
 {
-    for (uint32_t i = 0; i < c->n_stages; i++) stage_close(c->stage[i]);
+    for (uint32_t i = 0; i < c->n_stages; i++)
+        stage_close(c->stage[i]);
     readback_unmap(&c->results);
     close(c->results_fd);
     free(c->carry);
@@ -117,7 +126,8 @@ status chain_step(chain *c, const wire_kv_op *ops, uint32_t n_ops, const wire_ro
             TRY(carry_over(c, i, n_rows));
         }
         TRY(stage_walk(s, e));
-        if (i + 1 == c->n_stages) TRY(stage_head(s, samplers, &c->results, c->seq, &n_committed, e));
+        if (i + 1 == c->n_stages)
+            TRY(stage_head(s, samplers, &c->results, c->seq, &n_committed, e));
     }
     return ST_OK;
 }
@@ -136,7 +146,7 @@ const float *chain_logits(const chain *c, uint32_t i)
     return r->logits;
 }
 
-/* --- sessions ---------------------------------------------------------------------------------- */
+/* --- sessions --- */
 
 #define OPS_MAX 64u
 typedef struct {
@@ -181,7 +191,8 @@ void session_end(chain *c, chain_session *s)
     op_list l = {0};
     add_op(&l, (wire_kv_op){.kind = KV_FREE, .branch = s->branch, .generation = s->generation});
     run_ops(c, &l);
-    for (uint32_t i = 0; i < s->n_blocks; i++) c->refs[s->block[i]]--;
+    for (uint32_t i = 0; i < s->n_blocks; i++)
+        c->refs[s->block[i]]--;
 }
 
 /* Blocks for n more positions. */
@@ -189,17 +200,25 @@ static void cover(chain *c, chain_session *s, uint32_t n, op_list *l)
 {
     while (s->n_blocks * KV_BLOCK < s->n + n) {
         uint32_t block = take_block(c);
-        add_op(l, (wire_kv_op){.kind = KV_ALLOC, .branch = s->branch, .generation = s->generation,
-                               .a = s->n_blocks, .b = block});
+        add_op(l, (wire_kv_op){.kind = KV_ALLOC,
+                               .branch = s->branch,
+                               .generation = s->generation,
+                               .a = s->n_blocks,
+                               .b = block});
         s->block[s->n_blocks++] = block;
     }
 }
 
 static wire_row row_of(chain_session *s, uint32_t token, uint32_t readback_i)
 {
-    return (wire_row){.session = s->branch + 100, .generation = s->generation, .branch = s->branch,
-                      .position = s->n++, .token = token, .flags = ROW_LIVE | ROW_LOGITS,
-                      .readback = readback_i, .sampler_i = WIRE_NONE};
+    return (wire_row){.session = s->branch + 100,
+                      .generation = s->generation,
+                      .branch = s->branch,
+                      .position = s->n++,
+                      .token = token,
+                      .flags = ROW_LIVE | ROW_LOGITS,
+                      .readback = readback_i,
+                      .sampler_i = WIRE_NONE};
 }
 
 void session_feed(chain *c, chain_session *s, const uint32_t *tokens, uint32_t n, uint32_t chunk,
@@ -212,7 +231,8 @@ void session_feed(chain *c, chain_session *s, const uint32_t *tokens, uint32_t n
         uint32_t m = n - at < chunk ? n - at : chunk;
         op_list l = {0};
         cover(c, s, m, &l);
-        for (uint32_t i = 0; i < m; i++) c->rows[i] = row_of(s, tokens[at + i], i);
+        for (uint32_t i = 0; i < m; i++)
+            c->rows[i] = row_of(s, tokens[at + i], i);
         must(chain_step(c, l.op, l.n, c->rows, m, NULL, 0, &e), &e);
         for (uint32_t i = 0; i < m && logits != NULL; i++)
             memcpy(&logits[(at + i) * n_vocab], chain_logits(c, i), n_vocab * sizeof(float));
@@ -253,8 +273,11 @@ static void own_last(chain *c, chain_session *s, op_list *l)
     uint32_t last = s->n / KV_BLOCK;
     if (s->n % KV_BLOCK == 0 || c->refs[s->block[last]] == 1) return;
     uint32_t from = s->block[last], to = take_block(c);
-    add_op(l, (wire_kv_op){.kind = KV_ALLOC, .branch = s->branch, .generation = s->generation,
-                           .a = last, .b = to});
+    add_op(l, (wire_kv_op){.kind = KV_ALLOC,
+                           .branch = s->branch,
+                           .generation = s->generation,
+                           .a = last,
+                           .b = to});
     add_op(l, (wire_kv_op){.kind = KV_COPY, .a = to, .b = from, .c = s->n % KV_BLOCK});
     c->refs[from]--;
     s->block[last] = to;
@@ -264,12 +287,16 @@ void session_split(chain *c, chain_session *from, chain_session *to, uint32_t br
 {
     op_list l = {0};
     session_begin(c, to, branch);
-    add_op(&l, (wire_kv_op){.kind = KV_FORK, .branch = branch, .generation = to->generation,
-                            .a = from->n, .b = from->branch});
+    add_op(&l, (wire_kv_op){.kind = KV_FORK,
+                            .branch = branch,
+                            .generation = to->generation,
+                            .a = from->n,
+                            .b = from->branch});
     to->n = from->n;
     to->n_blocks = (from->n + KV_BLOCK - 1) / KV_BLOCK;
     memcpy(to->block, from->block, sizeof to->block);
-    for (uint32_t i = 0; i < to->n_blocks; i++) c->refs[to->block[i]]++;
+    for (uint32_t i = 0; i < to->n_blocks; i++)
+        c->refs[to->block[i]]++;
     own_last(c, to, &l);
     run_ops(c, &l);
 }
@@ -277,10 +304,11 @@ void session_split(chain *c, chain_session *from, chain_session *to, uint32_t br
 void session_cut(chain *c, chain_session *s, uint32_t n)
 {
     op_list l = {0};
-    add_op(&l, (wire_kv_op){.kind = KV_TRUNCATE, .branch = s->branch, .generation = s->generation,
-                            .a = n});
+    add_op(&l, (wire_kv_op){
+                   .kind = KV_TRUNCATE, .branch = s->branch, .generation = s->generation, .a = n});
     s->n = n;
-    while (s->n_blocks > (n + KV_BLOCK - 1) / KV_BLOCK) c->refs[s->block[--s->n_blocks]]--;
+    while (s->n_blocks > (n + KV_BLOCK - 1) / KV_BLOCK)
+        c->refs[s->block[--s->n_blocks]]--;
     own_last(c, s, &l);
     run_ops(c, &l);
 }

@@ -9,12 +9,12 @@
 #include "stage/stage.h"
 
 typedef struct {
-    uint32_t n_cuts, cut[STAGES_MAX];   /* none: one stage */
+    uint32_t n_cuts, cut[STAGES_MAX]; /* none: one stage */
     dtype kv_type;
     const char *isa;
     uint32_t n_threads, rows_max, n_ctx, n_branches, n_blocks;
 } chain_spec;
-chain_spec chain_spec_default(void);    /* one stage, f32 KV, auto, 1 thread, 32 rows, ctx 256 */
+chain_spec chain_spec_default(void); /* one stage, f32 KV, auto, 1 thread, 32 rows, ctx 256 */
 
 typedef struct {
     gguf *file;
@@ -25,10 +25,10 @@ typedef struct {
     wire_config config[STAGES_MAX];
     readback results;
     int results_fd;
-    float *carry;                       /* [rows_max, n_embd] */
-    wire_row *rows;                     /* [rows_max]: of the step being made */
+    float *carry;   /* [rows_max, n_embd] */
+    wire_row *rows; /* [rows_max]: of the step being made */
     uint64_t seq;
-    uint32_t n_blocks, *refs;           /* blocks in use */
+    uint32_t n_blocks, *refs; /* blocks in use */
 } chain;
 
 /* A session's books. */
@@ -59,7 +59,7 @@ void sessions_feed(chain *c, chain_session *const *s, const uint32_t *tokens, ui
 /* Append one token and draw the next. */
 uint32_t session_sample(chain *c, chain_session *s, uint32_t token, const sampler_params *p);
 void session_split(chain *c, chain_session *from, chain_session *to, uint32_t branch); /* fork */
-void session_cut(chain *c, chain_session *s, uint32_t n);                             /* truncate */
+void session_cut(chain *c, chain_session *s, uint32_t n); /* truncate */
 
 /* Distances of f32 logits. */
 double logits_error(const float *a, const double *truth, uint64_t n); /* sum((a-b)^2) / sum(b^2) */

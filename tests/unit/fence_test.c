@@ -17,6 +17,7 @@ static fake_model *fake(uint32_t n_layers, const uint64_t *layer_bytes)
 {
     fake_model *f = calloc(1, sizeof *f);
     assert_non_null(f);
+    f->m.arch = "llama"; /* whose layers have the two tensors used here */
     f->m.n_layers = n_layers;
     for (uint32_t il = 0; il < n_layers; il++) {
         uint64_t bytes = layer_bytes != NULL ? layer_bytes[il] : 100;

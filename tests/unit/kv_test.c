@@ -17,8 +17,12 @@ typedef struct {
     kv_cache c;
 } fixture;
 
-static const stage_limits limits = {.n_ctx = 200, .n_branches = 3, .rows_max = 8, .n_readback = 4,
-                                    .n_blocks = N_BLOCKS, .last_stage = true};
+static const stage_limits limits = {.n_ctx = 200,
+                                    .n_branches = 3,
+                                    .rows_max = 8,
+                                    .n_readback = 4,
+                                    .n_blocks = N_BLOCKS,
+                                    .last_stage = true};
 
 static int begin(void **state)
 {
@@ -36,8 +40,8 @@ static int begin(void **state)
     f->host = calloc(1, at.bytes);
     assert_int_equal(f->b->device_open(&f->device, &spec, &e), ST_OK);
     assert_int_equal(f->b->queue_open(f->device, &f->q, &e), ST_OK);
-    assert_int_equal(kv_open(&f->c, f->b, f->device, f->m, N_LAYERS, DT_F32, &limits, f->host, &at, &e),
-                     ST_OK);
+    assert_int_equal(
+        kv_open(&f->c, f->b, f->device, f->m, N_LAYERS, DT_F32, &limits, f->host, &at, &e), ST_OK);
     *state = f;
     return 0;
 }
@@ -83,8 +87,8 @@ static wire_kv_op op_of(kv_op_kind kind, uint32_t branch, uint32_t a, uint32_t b
 
 static wire_row row_at(uint32_t branch, uint32_t position, uint32_t token)
 {
-    return (wire_row){.branch = branch, .generation = 7, .position = position, .token = token,
-                      .flags = ROW_LIVE};
+    return (wire_row){
+        .branch = branch, .generation = 7, .position = position, .token = token, .flags = ROW_LIVE};
 }
 
 /* Write value to one position of a block in all layers, as a kv_write of one row would. */
@@ -95,17 +99,19 @@ static void write_block(fixture *f, uint32_t branch, uint32_t position, float va
     uint32_t tables[8], n_used = 0;
     wire_row r = row_at(branch, position, (uint32_t)value);
     errmsg e = {0};
-    for (uint32_t i = 0; i < WIDTH; i++) x[i] = value;
+    for (uint32_t i = 0; i < WIDTH; i++)
+        x[i] = value;
     kv_step_begin(&f->c);
     assert_int_equal(kv_row_check(&f->c, &r, 0, &e), ST_OK);
     uint32_t table = kv_row_place(&f->c, &r, tables, &n_used);
     uint8_t live = 1;
-    row_args rows = {{(uintptr_t)&position}, {(uintptr_t)&table}, {(uintptr_t)tables},
-                     {(uintptr_t)&live}};
+    row_args rows = {
+        {(uintptr_t)&position}, {(uintptr_t)&table}, {(uintptr_t)tables}, {(uintptr_t)&live}};
     for (uint32_t i = 0; i < N_LAYERS; i++) {
         kv_args layer = kv_layer(&f->c, i);
-        assert_int_equal(f->b->kv_write(f->q, &layer, (dev_ptr){(uintptr_t)x}, (dev_ptr){(uintptr_t)x},
-                                        &rows, 1), ST_OK);
+        assert_int_equal(f->b->kv_write(f->q, &layer, (dev_ptr){(uintptr_t)x},
+                                        (dev_ptr){(uintptr_t)x}, &rows, 1),
+                         ST_OK);
     }
 }
 
@@ -136,7 +142,7 @@ static void tables_count_their_blocks(void **state)
     good(f, op_of(KV_OPEN, 2, 0, 0, 0));
     good(f, op_of(KV_FORK, 2, 130, 0, 0)); /* two whole blocks */
     expect_users(f, (uint32_t[]){0, 0, 2, 1, 0, 2});
-    good(f, op_of(KV_ALLOC, 2, 1, 4, 0));  /* replaced: its own from now on */
+    good(f, op_of(KV_ALLOC, 2, 1, 4, 0)); /* replaced: its own from now on */
     expect_users(f, (uint32_t[]){0, 0, 1, 1, 1, 2});
     good(f, op_of(KV_TRUNCATE, 0, 65, 0, 0));
     expect_users(f, (uint32_t[]){0, 0, 1, 0, 1, 2});
@@ -156,7 +162,8 @@ static void copies_and_wipes_reach_every_layer(void **state)
     uint32_t history[3];
     good(f, op_of(KV_OPEN, 1, 0, 0, 0));
     good(f, op_of(KV_ALLOC, 1, 0, 3, 0));
-    for (uint32_t p = 0; p < 3; p++) write_block(f, 1, p, 10.0f + (float)p);
+    for (uint32_t p = 0; p < 3; p++)
+        write_block(f, 1, p, 10.0f + (float)p);
     expect_block(f, 3, 2, 12.0f);
     good(f, op_of(KV_ALLOC, 1, 0, 4, 0));
     good(f, op_of(KV_COPY, 0, 4, 3, 2));
@@ -266,7 +273,8 @@ static void tables_are_placed_once_per_step(void **state)
     for (uint32_t step = 0; step < 2; step++) {
         kv_step_begin(&f->c);
         n_used = 0;
-        for (uint32_t i = 0; i < 4; i++) assert_int_equal(kv_row_check(&f->c, &rows[i], i, &e), ST_OK);
+        for (uint32_t i = 0; i < 4; i++)
+            assert_int_equal(kv_row_check(&f->c, &rows[i], i, &e), ST_OK);
         for (uint32_t i = 0; i < 4; i++)
             assert_int_equal(kv_row_place(&f->c, &rows[i], tables, &n_used), at[i]);
         assert_int_equal(n_used, 3);

@@ -76,13 +76,14 @@ static void defaults_are_as_stated(void **state)
     p = planned(f, 1, &(plan_request){.kv_type = DT_F32, .n_ctx = 100});
     assert_int_equal(p.rows_max, 100); /* a chunk is not longer than the context */
     p = planned(f, 1, &(plan_request){.kv_type = DT_F32, .n_ctx = 5000});
-    assert_int_equal(p.n_ctx, 5000);   /* more than trained for is the user's choice */
+    assert_int_equal(p.n_ctx, 5000); /* more than trained for is the user's choice */
 }
 
 static void stages_add_up(void **state)
 {
     const fixture *f = *state;
-    plan_request r = {.kv_type = DT_F16, .n_ctx = 300, .n_sessions = 3, .n_chunk = 40, .n_readback = 7};
+    plan_request r = {
+        .kv_type = DT_F16, .n_ctx = 300, .n_sessions = 3, .n_chunk = 40, .n_readback = 7};
     for (uint32_t n = 1; n <= 5; n++) {
         plan p = planned(f, n, &r);
         uint64_t weights = 0, total = readback_bytes(7, 320) + sizeof(run_block), slots = 0;
@@ -124,22 +125,37 @@ static void pieces_do_not_overlap(void **state)
         uint64_t r = rows[i / 4], per_ctx = (ctx[i % 4] + 63) / 64;
         scratch_layout s;
         scratch_layout_make(&s, f->m, rows[i / 4], ctx[i % 4], true);
-        const uint64_t at[] = {s.hidden, s.normed, s.q, s.k, s.v, s.attn, s.gate, s.up, s.cos, s.sin,
-                               s.tokens, s.position, s.table, s.tables, s.live, s.finite, s.logits};
-        const uint64_t bytes[] = {r * 256, r * 256, r * 256, r * 128, r * 128, r * 256, r * 384, r * 384,
-                                  r * 32, r * 32, r * 4, r * 4, r * 4, r * 4 * per_ctx, r, r,
-                                  16 * 320 * 4};
+        const uint64_t at[] = {s.hidden, s.normed, s.q,    s.k,      s.v,      s.attn,
+                               s.gate,   s.up,     s.cos,  s.sin,    s.tokens, s.position,
+                               s.table,  s.tables, s.live, s.finite, s.logits};
+        const uint64_t bytes[] = {r * 256, r * 256,         r * 256, r * 128, r * 128,     r * 256,
+                                  r * 384, r * 384,         r * 32,  r * 32,  r * 4,       r * 4,
+                                  r * 4,   r * 4 * per_ctx, r,       r,       16 * 320 * 4};
         check_pieces(at, bytes, 17, s.bytes);
         scratch_layout_make(&s, f->m, rows[i / 4], ctx[i % 4], false);
         assert_int_equal(s.bytes, s.logits);
         host_layout h;
         stage_limits l = {ctx[i % 4], 3, rows[i / 4], 5, 9, true};
         host_layout_make(&h, f->m, &l);
-        const uint64_t h_at[] = {h.rows, h.tokens, h.position, h.table, h.tables, h.live, h.finite,
-                                 h.cos, h.sin, h.readback_seen, h.branches, h.branch_tables,
-                                 h.block_users, h.history, h.logits, h.sampler};
-        const uint64_t h_bytes[] = {r * sizeof(wire_row), r * 4, r * 4, r * 4, r * 4 * per_ctx, r, r,
-                                    r * 32, r * 32, 20, 72, 12 * per_ctx, 36, 9 * 256, 16 * 320 * 4,
+        const uint64_t h_at[] = {h.rows,        h.tokens,        h.position, h.table,
+                                 h.tables,      h.live,          h.finite,   h.cos,
+                                 h.sin,         h.readback_seen, h.branches, h.branch_tables,
+                                 h.block_users, h.history,       h.logits,   h.sampler};
+        const uint64_t h_bytes[] = {r * sizeof(wire_row),
+                                    r * 4,
+                                    r * 4,
+                                    r * 4,
+                                    r * 4 * per_ctx,
+                                    r,
+                                    r,
+                                    r * 32,
+                                    r * 32,
+                                    20,
+                                    72,
+                                    12 * per_ctx,
+                                    36,
+                                    9 * 256,
+                                    16 * 320 * 4,
                                     sampler_scratch_bytes(320)};
         check_pieces(h_at, h_bytes, 16, h.bytes);
     }
@@ -167,7 +183,8 @@ static void kv_bytes_bound_the_blocks(void **state)
 static void requests_out_of_range_are_refused(void **state)
 {
     const fixture *f = *state;
-    refused(f, &(plan_request){.kv_type = DT_F32, .n_ctx = PLAN_CTX_MAX + 1}, "context of 16777217");
+    refused(f, &(plan_request){.kv_type = DT_F32, .n_ctx = PLAN_CTX_MAX + 1},
+            "context of 16777217");
     refused(f, &(plan_request){.kv_type = DT_F32, .n_ctx = UINT32_MAX}, "out of range");
     refused(f, &(plan_request){.kv_type = DT_F32, .n_chunk = WIRE_ROWS_MAX + 1}, "chunk of 4097");
     refused(f, &(plan_request){.kv_type = DT_F32, .n_sessions = 1025}, "sessions of 1025");
@@ -191,7 +208,9 @@ static void requests_out_of_range_are_refused(void **state)
 static void enormous_requests_do_not_overflow(void **state)
 {
     const fixture *f = *state;
-    plan_request r = {.kv_type = DT_F32, .n_ctx = PLAN_CTX_MAX, .n_sessions = PLAN_SESSIONS_MAX,
+    plan_request r = {.kv_type = DT_F32,
+                      .n_ctx = PLAN_CTX_MAX,
+                      .n_sessions = PLAN_SESSIONS_MAX,
                       .n_chunk = WIRE_ROWS_MAX};
     plan p = planned(f, 5, &r);
     assert_int_equal(p.n_blocks, 1u << 28);

@@ -6,8 +6,13 @@
 
 static rope_desc plain(uint32_t n_rot)
 {
-    return (rope_desc){.n_rot = n_rot, .base = 10000.0f, .factor = 1.0f, .attn_factor = 1.0f,
-                       .beta_fast = 32.0f, .beta_slow = 1.0f, .n_ctx_orig = 4096};
+    return (rope_desc){.n_rot = n_rot,
+                       .base = 10000.0f,
+                       .factor = 1.0f,
+                       .attn_factor = 1.0f,
+                       .beta_fast = 32.0f,
+                       .beta_slow = 1.0f,
+                       .n_ctx_orig = 4096};
 }
 
 static rope_table made(const rope_desc *d, const float *factors)
@@ -35,14 +40,17 @@ static void compare(const rope_table *t, uint32_t position, const long double *f
 static void plain_angles_are_right(void **state)
 {
     (void)state;
-    const uint32_t n_rot[] = {2, 16, 64, 128, 512}, position[] = {0, 1, 17, 4095, 131071, (1u << 24) - 1};
+    const uint32_t n_rot[] = {2, 16, 64, 128, 512},
+                   position[] = {0, 1, 17, 4095, 131071, (1u << 24) - 1};
     for (uint32_t k = 0; k < 5; k++) {
         rope_desc d = plain(n_rot[k]);
         rope_table t = made(&d, NULL);
         long double f[ROPE_PAIRS_MAX];
         assert_int_equal(t.n_pairs, n_rot[k] / 2);
-        for (uint32_t i = 0; i < t.n_pairs; i++) f[i] = powl(10000.0L, -2.0L * i / n_rot[k]);
-        for (uint32_t i = 0; i < 6; i++) compare(&t, position[i], f, 1);
+        for (uint32_t i = 0; i < t.n_pairs; i++)
+            f[i] = powl(10000.0L, -2.0L * i / n_rot[k]);
+        for (uint32_t i = 0; i < 6; i++)
+            compare(&t, position[i], f, 1);
     }
 }
 
@@ -63,7 +71,8 @@ static void a_factor_of_1_is_no_scaling(void **state)
     (void)state;
     rope_desc d = plain(64);
     float ones[32];
-    for (uint32_t i = 0; i < 32; i++) ones[i] = 1.0f;
+    for (uint32_t i = 0; i < 32; i++)
+        ones[i] = 1.0f;
     rope_table none = made(&d, NULL), factors = made(&d, ones);
     d.scaling = ROPE_SCALING_LINEAR;
     rope_table linear = made(&d, NULL);
@@ -81,7 +90,8 @@ static void linear_and_factors_divide(void **state)
     (void)state;
     rope_desc d = plain(32);
     float factors[16];
-    for (uint32_t i = 0; i < 16; i++) factors[i] = i < 8 ? 1.0f : 8.0f;
+    for (uint32_t i = 0; i < 16; i++)
+        factors[i] = i < 8 ? 1.0f : 8.0f;
     rope_table none = made(&d, NULL), llama3 = made(&d, factors);
     d.scaling = ROPE_SCALING_LINEAR;
     d.factor = 4.0f;

@@ -40,10 +40,16 @@ static void expect(const errmsg *e, status code, const char *part)
     assert_non_null(strstr(e->text, part));
 }
 
-static wire_row row_of(const chain_session *s, uint32_t position, uint32_t flags, uint32_t readback_i)
+static wire_row row_of(const chain_session *s, uint32_t position, uint32_t flags,
+                       uint32_t readback_i)
 {
-    return (wire_row){.session = 31, .generation = s->generation, .branch = s->branch,
-                      .position = position, .token = 5, .flags = flags, .readback = readback_i,
+    return (wire_row){.session = 31,
+                      .generation = s->generation,
+                      .branch = s->branch,
+                      .position = position,
+                      .token = 5,
+                      .flags = flags,
+                      .readback = readback_i,
                       .sampler_i = 0};
 }
 
@@ -152,7 +158,8 @@ static void no_rows_are_legal(void **state)
 }
 
 /* A model with one value of a tensor replaced. */
-static void open_spoiled(chain *c, const char *tensor, uint64_t value_i, float value, uint32_t n_cuts)
+static void open_spoiled(chain *c, const char *tensor, uint64_t value_i, float value,
+                         uint32_t n_cuts)
 {
     llama_spec m = llama_spec_default();
     chain_spec s = chain_spec_default();
@@ -177,8 +184,9 @@ static void nan_names_stage_and_session(void **state)
         const wire_kv_op op = {.kind = KV_ALLOC, .branch = 0, .generation = s.generation};
         wire_row row = row_of(&s, 0, ROW_LIVE, WIRE_NONE);
         assert_int_not_equal(chain_step(&c, &op, 1, &row, 1, NULL, 0, &e), ST_OK);
-        expect(&e, ST_NAN, "stage 1 (layers 1..2): NaN or infinity in the hidden state of session 31 at "
-                           "position 0");
+        expect(&e, ST_NAN,
+               "stage 1 (layers 1..2): NaN or infinity in the hidden state of session 31 at "
+               "position 0");
         chain_close(&c);
     }
 }
@@ -203,7 +211,7 @@ static void nan_logits_are_committed_without_a_token(void **state)
     chain_close(&c);
 }
 
-/* --- opening ------------------------------------------------------------------------------------- */
+/* --- opening --- */
 
 typedef struct {
     gguf *file;
@@ -226,9 +234,17 @@ static void prepare(opening *o, const gguf_build *b)
     errmsg e = {0};
     *o = (opening){.file = file_of(b), .m = malloc(sizeof *o->m)};
     assert_int_equal(model_read(o->m, o->file, &e), ST_OK);
-    o->config = (wire_config){.n_stages = 1, .n_layers = 3, .layer_end = 3, .n_ctx = 64,
-                              .n_branches = 1, .rows_max = 4, .n_readback = 1, .n_blocks = {2},
-                              .kv_type = DT_F16, .n_threads = 1, .numa_node = WIRE_NONE};
+    o->config = (wire_config){.n_stages = 1,
+                              .n_layers = 3,
+                              .layer_end = 3,
+                              .n_ctx = 64,
+                              .n_branches = 1,
+                              .rows_max = 4,
+                              .n_readback = 1,
+                              .n_blocks = {2},
+                              .kv_type = DT_F16,
+                              .n_threads = 1,
+                              .numa_node = WIRE_NONE};
 }
 
 static status try_open(opening *o, errmsg *e)
@@ -286,7 +302,7 @@ static void bad_configurations_are_refused(void **state)
         expect(&e, ST_PROTOCOL, wrong[i].part);
         o.config = right;
     }
-    o.config.n_blocks[0] = 1u << 31; /* 2^31 blocks of 3 layers: 50 TB */
+    o.config.n_blocks[0] = 1u << 24; /* 412 GB of KV */
     assert_int_equal(try_open(&o, &e), ST_RESOURCES);
     o.config.n_blocks[0] = 2;
     strcpy(o.config.isa, "sse1");

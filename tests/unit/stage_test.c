@@ -56,7 +56,8 @@ static uint32_t token_at(uint32_t i)
 
 static void fill_tokens(uint32_t *tokens, uint32_t n, uint32_t from)
 {
-    for (uint32_t i = 0; i < n; i++) tokens[i] = token_at(from + i);
+    for (uint32_t i = 0; i < n; i++)
+        tokens[i] = token_at(from + i);
 }
 
 /* Logits after each of N_TOKENS tokens, [N_TOKENS, n_vocab], owned by the caller. */
@@ -167,7 +168,8 @@ static void batch_is_equal_to_alone(void **state)
     uint64_t n_vocab = c.model->n_vocab;
     float *alone = malloc(STEPS * n_vocab * sizeof *alone), *row[N];
     float *together = malloc(N * STEPS * n_vocab * sizeof *together);
-    for (uint32_t i = 0; i < N; i++) session_begin(&c, &s[i], i);
+    for (uint32_t i = 0; i < N; i++)
+        session_begin(&c, &s[i], i);
     for (uint32_t step = 0; step < STEPS; step++) {
         chain_session *here[N];
         uint32_t tokens[N], n = 0;
@@ -311,7 +313,8 @@ static void drawn_tokens_know_their_history(void **state)
         }
         session_feed(&one, &plain, &last, 1, 1, logits);
         assert_int_equal(sampler_draw(&expected, logits, n_vocab, &p, history + first, n - first,
-                                      n - 1, scratch), ST_OK);
+                                      n - 1, scratch),
+                         ST_OK);
         history[n] = session_sample(&one, &s1, last, &p);
         assert_int_equal(history[n], expected);
         assert_int_equal(session_sample(&three, &s3, last, &p), expected);

@@ -14,7 +14,8 @@
 #define N_MAX 64u
 
 /* Logits of the chain for n tokens in one chunk, [n, n_vocab]. */
-static float *run(gguf *file, const chain_spec *s, const uint32_t *tokens, uint32_t n, uint64_t *count)
+static float *run(gguf *file, const chain_spec *s, const uint32_t *tokens, uint32_t n,
+                  uint64_t *count)
 {
     chain c;
     chain_session session;
@@ -35,7 +36,7 @@ static chain_spec spec_of(uint32_t n_ctx)
     return s;
 }
 
-/* --- built models against the reference ---------------------------------------------------------- */
+/* --- built models against the reference --- */
 
 static void check_built(const char *name, gguf_build *b, dtype kv_type, double limit)
 {
@@ -47,7 +48,8 @@ static void check_built(const char *name, gguf_build *b, dtype kv_type, double l
         int fd = gguf_build_fd(b);
         assert_int_equal(gguf_open_fds(&g[i], &fd, 1, &e), ST_OK);
     }
-    for (uint32_t i = 0; i < N_MAX; i++) tokens[i] = (i * 2654435761u >> 7) % 320;
+    for (uint32_t i = 0; i < N_MAX; i++)
+        tokens[i] = (i * 2654435761u >> 7) % 320;
     chain_spec s = spec_of(128);
     s.kv_type = kv_type;
     double *truth = ref_llama_logits(g[0], tokens, N_MAX, &n_vocab);
@@ -120,7 +122,8 @@ static void rope_kinds_are_true(void **state)
     check_built("yarn, partial, magnitude", b, DT_F32, 1e-10);
 }
 
-/* --- recorded logits ------------------------------------------------------------------------------- */
+/* --- recorded logits
+ * ------------------------------------------------------------------------------- */
 
 static const char *shared(const char *format, const char *name)
 {
@@ -140,7 +143,8 @@ static uint32_t read_tokens(const char *path, uint32_t *tokens)
     uint32_t n = 0;
     FILE *f = fopen(path, "r");
     assert_non_null(f);
-    while (n < N_MAX && fscanf(f, "%u", &tokens[n]) == 1) n++;
+    while (n < N_MAX && fscanf(f, "%u", &tokens[n]) == 1)
+        n++;
     fclose(f);
     return n;
 }
@@ -160,7 +164,8 @@ static double *read_truth(const char *path, uint64_t count)
 }
 
 /* Every cut of the model at `model` gives the same bits; their distance from the recorded truth. */
-static double recorded_error(const char *model, const char *truth_path, const char *ids, uint32_t n_layers)
+static double recorded_error(const char *model, const char *truth_path, const char *ids,
+                             uint32_t n_layers)
 {
     uint32_t tokens[N_MAX], n = read_tokens(ids, tokens);
     uint64_t count = 0;
@@ -187,7 +192,8 @@ static double recorded_error(const char *model, const char *truth_path, const ch
     return error;
 }
 
-static void check_recorded(const char *model_at, const char *truth_at, const char *name, double limit)
+static void check_recorded(const char *model_at, const char *truth_at, const char *name,
+                           double limit)
 {
     const char *path = shared(model_at, name);
     if (path == NULL) {
@@ -206,12 +212,12 @@ static void check_recorded(const char *model_at, const char *truth_at, const cha
 static void stories_are_as_recorded(void **state)
 {
     (void)state;
-    check_recorded("models/stories260K/stories260K-%s.gguf", "models/stories260K/stories260K-%s.f64ref.f32",
-                   "f32", 1e-10);
-    check_recorded("models/stories-q256/stories-%s.gguf", "models/stories-q256/stories-%s.f64ref.f32",
-                   "F16", 1.7e-8);
-    check_recorded("models/stories-q256/stories-%s.gguf", "models/stories-q256/stories-%s.f64ref.f32",
-                   "Q8_0", 2.0e-5);
+    check_recorded("models/stories260K/stories260K-%s.gguf",
+                   "models/stories260K/stories260K-%s.f64ref.f32", "f32", 1e-10);
+    check_recorded("models/stories-q256/stories-%s.gguf",
+                   "models/stories-q256/stories-%s.f64ref.f32", "F16", 1.7e-8);
+    check_recorded("models/stories-q256/stories-%s.gguf",
+                   "models/stories-q256/stories-%s.f64ref.f32", "Q8_0", 2.0e-5);
 }
 
 /* The fixture's model is written by a script of the test data, which needs python modules. */
@@ -232,7 +238,8 @@ static void llama_fixture_is_as_recorded(void **state)
     }
     assert_non_null(mkdtemp(dir));
     snprintf(command, sizeof command,
-             "cd '%s' && SEED=1 python3 tools/make_fixtures.py models/stories260K/tok512.bin %s >/dev/null",
+             "cd '%s' && SEED=1 python3 tools/make_fixtures.py models/stories260K/tok512.bin %s "
+             ">/dev/null",
              tap_shared_dir(), dir);
     assert_int_equal(system(command), 0);
     snprintf(model, sizeof model, "%s/rnd-llama.gguf", dir);
@@ -243,7 +250,8 @@ static void llama_fixture_is_as_recorded(void **state)
     assert_true(error <= 1e-10);
 }
 
-/* --- text ------------------------------------------------------------------------------------------ */
+/* --- text
+ * ------------------------------------------------------------------------------------------ */
 
 static void append_piece(char *text, const gguf_str *piece)
 {
@@ -263,7 +271,8 @@ static void greedy_story_is_as_recorded(void **state)
 {
     (void)state;
     static const char start[] =
-        "Once upon a time, there was a little girl named Lily. She loved to play outside in the park. "
+        "Once upon a time, there was a little girl named Lily. She loved to play outside in the "
+        "park. "
         "One day, she saw a big, red ball. She wanted to play with it, but it was too high.";
     const uint32_t prompt[] = {1, 403, 407, 261, 378};
     const char *path = shared("models/stories260K/stories260K-%s.gguf", "f32");
@@ -285,11 +294,13 @@ static void greedy_story_is_as_recorded(void **state)
         spec.cut[0] = 1;
         spec.cut[1] = 3;
         assert_int_equal(gguf_open(&g, path, &e), ST_OK);
-        assert_int_equal(gguf_array_str(g, "tokenizer.ggml.tokens", 0, &pieces, &n_pieces, &e), ST_OK);
+        assert_int_equal(gguf_array_str(g, "tokenizer.ggml.tokens", 0, &pieces, &n_pieces, &e),
+                         ST_OK);
         chain_open(&c, g, &spec);
         session_begin(&c, &s, 0);
         session_feed(&c, &s, prompt, 4, 4, NULL);
-        for (uint32_t i = 1; i < 5; i++) append_piece(text, &pieces[prompt[i]]);
+        for (uint32_t i = 1; i < 5; i++)
+            append_piece(text, &pieces[prompt[i]]);
         uint32_t token = prompt[4];
         while (strlen(text) < sizeof start + 1) {
             token = session_sample(&c, &s, token, &greedy);
@@ -306,9 +317,12 @@ static void greedy_story_is_as_recorded(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(built_models_are_true),      cmocka_unit_test(kv_types_are_near),
-        cmocka_unit_test(rope_kinds_are_true),        cmocka_unit_test(stories_are_as_recorded),
-        cmocka_unit_test(llama_fixture_is_as_recorded), cmocka_unit_test(greedy_story_is_as_recorded),
+        cmocka_unit_test(built_models_are_true),
+        cmocka_unit_test(kv_types_are_near),
+        cmocka_unit_test(rope_kinds_are_true),
+        cmocka_unit_test(stories_are_as_recorded),
+        cmocka_unit_test(llama_fixture_is_as_recorded),
+        cmocka_unit_test(greedy_story_is_as_recorded),
     };
     tap_begin(240);
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,0 +1,433 @@
+#!/usr/bin/env bats
+# commands.bats - the commands as a person uses them, on the demo model: run, plan, logits, tokenize,
+# status, devices. Every case of bad input has the exit code and one line; nothing is left behind.
+
+# shellcheck disable=SC2016 # Perl in single quotes
+load ../support/common
+
+setup() { memra_setup; }
+teardown() { memra_teardown; }
+
+# run_pp ARGUMENT..: stdout to $output, stderr to $TEST_DIR/err, exit code to $status
+run_pp() {
+    status=0
+    "$PP" "$@" >"$TEST_DIR/out" 2>"$TEST_DIR/err" </dev/null || status=$?
+    output=$(<"$TEST_DIR/out")
+}
+
+# refused CODE PATTERN ARGUMENT..: the command ends with CODE, one line of stderr that matches, and
+# nothing on stdout.
+refused() {
+    local code=$1 pattern=$2
+    shift 2
+    run_pp "$@"
+    if [[ $status != "$code" || -s $TEST_DIR/out || $(wc -l <"$TEST_DIR/err") != 1 ]] ||
+        fails grep -qE -- "$pattern" "$TEST_DIR/err"; then
+        printf 'memra-pp %s: exit code %s, not %s with one line like "%s":\n' "$*" "$status" \
+            "$code" "$pattern"
+        cat "$TEST_DIR/err"
+        return 1
+    fi
+}
+
+# json_ok FILE EXPRESSION: every line of the file is JSON, and the Perl expression holds of the list
+# @v of them; $l is the last.
+json_ok() {
+    perl -MJSON::PP -e '
+        open my $f, "<", $ARGV[0] or die "$ARGV[0]: $!\n";
+        our @v = map { JSON::PP->new->utf8->decode($_) } <$f>;
+        our $l = $v[-1];
+        binmode STDOUT, ":utf8";
+        my $holds = eval $ARGV[1];
+        die "$@ in: $ARGV[1]\n" if $@;
+        $holds or die "not so: $ARGV[1]\nlast line: ", JSON::PP->new->canonical->encode($l), "\n"' \
+        "$1" "$2"
+}
+
+# The command fails: `!` alone would not end a test.
+fails() {
+    ! "$@"
+}
+
+ms_now() {
+    printf '%s' $((${EPOCHREALTIME/[.,]/} / 1000))
+}
+
+has_text() {
+    [[ -s $1 ]]
+}
+
+@test "without arguments: help to stderr and 2; an unknown command is named with the list" {
+    run_pp
+    [[ $status == 2 && -z $output ]]
+    grep -q '^usage: memra-pp' "$TEST_DIR/err"
+    refused 2 "no command 'frob'; there are: run, plan, logits, tokenize, gate, bench" frob
+    run_pp --help
+    [[ $status == 0 && $output == 'usage: memra-pp'* ]]
+    run_pp --version
+    [[ $status == 0 && $output =~ ^memra-pp\ [0-9.]+\ build\ [0-9a-f]+,\ backends:\ cpu ]]
+}
+
+@test "every command has a complete --help, whatever else is wrong" {
+    local command
+    for command in run plan logits tokenize gate bench status devices; do
+        MEMRA_PP_STAGES=x run_pp "$command" --help
+        [[ $status == 0 && ! -s $TEST_DIR/err ]]
+        grep -q "^usage: memra-pp $command" "$TEST_DIR/out"
+        grep -q 'MEMRA_PP_STAGES' "$TEST_DIR/out"
+        grep -q -- '--kv-type TYPE *type of the KV cache.*Default: f16' "$TEST_DIR/out"
+        grep -q '^Exit codes: 0 done' "$TEST_DIR/out"
+    done
+}
+
+@test "run: the prompt and its continuation, the same for every number of stages" {
+    local n
+    run_pp run -p "Once upon a time" -n 40 --temp 0
+    [[ $status == 0 && $output == "Once upon a time"?* ]]
+    grep -q '^memra-pp: stage 0: layers 0-[0-9]*, cpu .*, weights .* MB, kv ' "$TEST_DIR/err"
+    grep -qE 'prompt: [0-9]+ tokens, [0-9.]+ tokens/s; generated: 40 tokens.*stop: limit.*stage 0' \
+        "$TEST_DIR/err"
+    cp "$TEST_DIR/out" "$TEST_DIR/one"
+    for n in 2 3; do
+        MEMRA_PP_STAGES=$n run_pp run -p "Once upon a time" -n 40 --temp 0
+        [[ $status == 0 ]]
+        [[ $(grep -c '^memra-pp: stage [0-9]*: layer' "$TEST_DIR/err") == "$n" ]]
+        cmp "$TEST_DIR/one" "$TEST_DIR/out"
+    done
+    assert_nothing_left
+}
+
+@test "run: sampling is a function of the seed, and of nothing else" {
+    run_pp run -p "Once" -n 40 --log-level warn
+    cp "$TEST_DIR/out" "$TEST_DIR/default"
+    [[ ! -s $TEST_DIR/err ]]
+    run_pp run -p "Once" -n 40 --seed 0 --stages 2 --temp 0.8 --top-k 40 --top-p 0.95 --min-p 0.05
+    cmp "$TEST_DIR/default" "$TEST_DIR/out"
+    run_pp run -p "Once" -n 40 --seed 1
+    fails cmp -s "$TEST_DIR/default" "$TEST_DIR/out"
+}
+
+@test "run --json: a line a token, whole characters, the last line closes" {
+    run_pp run --json -p "Once upon" -n 20 --temp 0 --stages 2
+    [[ $status == 0 ]]
+    json_ok "$TEST_DIR/out" '@v == 21 && $l->{text} eq ""
+        && !grep { join(",", sort keys %$_) ne "text,token" } @v[0 .. 19]'
+    json_ok "$TEST_DIR/out" '$l->{stop} eq "limit" && $l->{n_generated} == 20'
+    json_ok "$TEST_DIR/out" '$l->{n_prompt} > 1 && $l->{prompt_tokens_per_s} > 0
+        && $l->{generation_tokens_per_s} > 0'
+    json_ok "$TEST_DIR/out" 'join(",", map { $_->{stage} } @{$l->{stages}}) eq "0,1"'
+    json_ok "$TEST_DIR/out" '!grep { abs($_->{busy} + $_->{idle} - 1) > 1e-6 || $_->{busy} <= 0 }
+        @{$l->{stages}}'
+    json_ok "$TEST_DIR/out" 'print "Once upon", map({ $_->{text} } @v), "\n"' \
+        >"$TEST_DIR/joined"
+    run_pp run -p "Once upon" -n 20 --temp 0
+    cmp "$TEST_DIR/joined" "$TEST_DIR/out"
+}
+
+@test "run -n: 0, 1, -1, huge, and what is none" {
+    local n
+    run_pp run -p "Once" -n 0
+    [[ $status == 0 && ! -s $TEST_DIR/out ]]
+    run_pp run -p "Once" -n 0 --json
+    json_ok "$TEST_DIR/out" '@v == 1 && $l->{stop} eq "limit" && $l->{n_generated} == 0'
+    run_pp run -p "Once" -n 1 --temp 0 --json
+    json_ok "$TEST_DIR/out" '@v == 2 && $l->{n_generated} == 1'
+    for n in -1 1000000000000000000 2147483648 9223372036854775807; do
+        run_pp run -p "Once upon a time" -n "$n" --ctx 16 --temp 0 --json
+        [[ $status == 0 ]]
+        json_ok "$TEST_DIR/out" '$l->{stop} eq "length"'
+        json_ok "$TEST_DIR/out" '$l->{n_prompt} + $l->{n_generated} == 17'
+    done
+    for n in -2 1.5 5x '' ' 5' +5 0x5 1e3 99999999999999999999; do
+        refused 2 '^memra-pp: error: -n=.*; rule: a whole decimal number, -1 or more' run -p x -n "$n"
+    done
+    refused 2 '-n needs a value' run -n
+}
+
+@test "run: the end of the context says length, a longer prompt is refused with both numbers" {
+    local n
+    n=$("$PP" tokenize -p "Once upon a time" | wc -w)
+    run_pp run -p "Once upon a time" -n 9 --temp 0 --json --ctx "$n"
+    [[ $status == 0 ]]
+    json_ok "$TEST_DIR/out" '$l->{stop} eq "length" && $l->{n_generated} == 1'
+    run_pp run -p "Once upon a time" -n 9 --temp 0 --json --ctx $((n + 1))
+    json_ok "$TEST_DIR/out" '$l->{stop} eq "length" && $l->{n_generated} == 2'
+    run_pp run -p "Once upon a time" -n 2 --temp 0 --json --ctx $((n + 1))
+    json_ok "$TEST_DIR/out" '$l->{stop} eq "limit" && $l->{n_generated} == 2'
+    refused 4 "the prompt has $n tokens and the context $((n - 1)) positions" \
+        run -p "Once upon a time" --ctx $((n - 1))
+    yes 'Once upon a time' | head -c 20000 >"$TEST_DIR/long"
+    refused 4 'the prompt has [0-9]+ tokens and the context' run -f "$TEST_DIR/long"
+    assert_nothing_left
+}
+
+@test "run: prompts of any bytes: empty, NUL, invalid UTF-8, from a file, a pipe, standard input" {
+    run_pp run -n 8 --temp 0 --json
+    [[ $status == 0 ]]
+    json_ok "$TEST_DIR/out" '$l->{n_prompt} == 1'
+    : >"$TEST_DIR/empty"
+    run_pp run -f "$TEST_DIR/empty" -n 8 --temp 0 --json
+    json_ok "$TEST_DIR/out" '$l->{n_prompt} == 1'
+    printf 'a\0b' >"$TEST_DIR/nul"
+    run_pp run -f "$TEST_DIR/nul" -n 1 --temp 0
+    [[ $status == 0 && $(head -c 3 "$TEST_DIR/out" | od -An -tx1 | tr -d ' ') == 610062 ]]
+    # One U+FFFD for each malformed piece; the text that comes out is well-formed.
+    run_pp run -p $'bad \xff\xe2\x82 x' -n 4 --temp 0
+    [[ $status == 0 && $output == $'bad \xef\xbf\xbd\xef\xbf\xbd x'* ]]
+    iconv -f UTF-8 -t UTF-8 "$TEST_DIR/out" >/dev/null
+    printf 'Once upon' >"$TEST_DIR/text"
+    run_pp run -f "$TEST_DIR/text" -n 4 --temp 0
+    cp "$TEST_DIR/out" "$TEST_DIR/want"
+    "$PP" run -f - -n 4 --temp 0 --log-level warn <"$TEST_DIR/text" | cmp - "$TEST_DIR/want"
+    "$PP" run -f <(cat "$TEST_DIR/text") -n 4 --temp 0 --log-level warn | cmp - "$TEST_DIR/want"
+    refused 4 'cannot be read: Is a directory' run -f "$TEST_DIR"
+    refused 4 'cannot be read: No such file' run -f "$TEST_DIR/none"
+    refused 2 'both give the prompt' run -p x -f "$TEST_DIR/text"
+}
+
+@test "run: options and doors that cannot be meant" {
+    refused 2 '^memra-pp: error: --temp="nan"' run --temp nan
+    refused 2 '--temp="-1" is out of range' run --temp -1
+    refused 2 'top_p' run --top-p 0
+    refused 2 '--top-k="-1"' run --top-k -1
+    refused 2 '--min-p="2" is out of range' run --min-p 2
+    refused 2 'repetition_penalty' run --repetition-penalty 0
+    refused 2 '--seed="-1"' run --seed -1
+    refused 2 '--kv-type="f64" .*rule: f32, f16 or bf16' run --kv-type f64
+    refused 2 'unknown option "--frob"' run --frob
+    refused 2 'unexpected argument "x"' run x
+    refused 2 "are more than the model's" run --stages 64
+    refused 2 '--splits="0"' run --stages 2 --splits 0
+    refused 2 '--splits="2,1"' run --stages 3 --splits 2,1
+    MEMRA_PP_STAGES=+2 refused 2 'MEMRA_PP_STAGES="\+2"' run
+    MEMRA_PP_STAGES=" 2" refused 2 'MEMRA_PP_STAGES=" 2"' run
+    MEMRA_PP_STAGES=x run_pp run -n 1 --stages 1
+    [[ $status == 0 ]]
+    refused 3 'No such file' run -m "$TEST_DIR/none"
+    refused 3 'magic|GGUF|short' run -m "$PP"
+    refused 3 '' run -m "$TEST_DIR"
+    refused 4 'device 3: this build has no CUDA backend; devices here: cpu' run --devices 3
+    refused 4 'cpu:999: no such NUMA node' run --devices cpu:999
+    assert_nothing_left
+}
+
+@test "run: not enough memory, by a limit set on the process" {
+    fails grep -q '^MEMRA_SANITIZE:STRING=.' "$MEMRA_BUILD/CMakeCache.txt" ||
+        skip "a sanitizer needs more address space than any limit"
+    status=0
+    (ulimit -v 400000 && exec "$PP" run -p x -n 1 --ctx 4000000 --sessions 8) \
+        >"$TEST_DIR/out" 2>"$TEST_DIR/err" || status=$?
+    [[ $status == 4 && ! -s $TEST_DIR/out ]]
+    grep -q 'error: ' "$TEST_DIR/err"
+    assert_nothing_left
+}
+
+@test "text goes to stdout, the rest to stderr or the log file, by level" {
+    run_pp run -p Once -n 2 --log-level warn
+    [[ $status == 0 && ! -s $TEST_DIR/err && -s $TEST_DIR/out ]]
+    run_pp run -p Once -n 2 --log-file "$TEST_DIR/log" --stages 2
+    [[ $status == 0 && ! -s $TEST_DIR/err ]]
+    grep -q 'stage 1: layers' "$TEST_DIR/log"
+    refused 3 'No such file' run -m "$TEST_DIR/none" --log-file "$TEST_DIR/log"
+    grep -q 'error: .*No such file' "$TEST_DIR/log"
+    refused 4 '--log-file .* cannot be written' run --log-file "$TEST_DIR/none/log"
+}
+
+@test "a bar shows loading on a terminal, none in a pipe" {
+    command -v script >/dev/null || skip "no script(1) for a terminal"
+    local words="$PP run -p Once -n 2 --stages 2"
+    TERM=xterm script -qec "$words" /dev/null </dev/null >"$TEST_DIR/screen"
+    grep -q 'loading stage 1 .*\[' "$TEST_DIR/screen"
+    TERM=dumb script -qec "$words" /dev/null </dev/null >"$TEST_DIR/screen"
+    fails grep -q 'loading' "$TEST_DIR/screen"
+    run_pp run -p Once -n 2 --stages 2
+    fails grep -q 'loading' "$TEST_DIR/err"
+}
+
+@test "a reader that goes away ends the run quietly; a full disk ends it with a line" {
+    "$PP" run -p Once -n -1 --fault 'stage=0,at=decode,kind=slow:10,every=1' \
+        --log-level warn 2>"$TEST_DIR/err" | head -c 8 >/dev/null
+    [[ ${PIPESTATUS[0]} == 141 ]]
+    [[ ! -s $TEST_DIR/err ]]
+    status=0
+    "$PP" run -p Once -n 5 >/dev/full 2>"$TEST_DIR/err" || status=$?
+    [[ $status == 4 ]]
+    grep -q 'standard output cannot be written: No space' "$TEST_DIR/err"
+    status=0
+    "$PP" run --help >/dev/full 2>/dev/null || status=$?
+    [[ $status == 4 ]]
+    status=0
+    "$PP" run -p Once -n 5 >&- 2>"$TEST_DIR/err" || status=$?
+    [[ $status == 4 ]]
+    "$PP" run -p Once -n 5 <&- 2>&- >"$TEST_DIR/out"
+    [[ -s $TEST_DIR/out ]]
+    assert_nothing_left
+}
+
+@test "a signal ends the text whole, with the closing line, within a second" {
+    local signal code began
+    for signal in INT TERM; do
+        start_pp "$TEST_DIR/text" run -p Once -n -1 --temp 0 --stages 2 \
+            --fault 'stage=0,at=decode,kind=slow:20,every=1'
+        wait_for 10 has_text "$TEST_DIR/text"
+        kill "-$signal" -- "-$PP_PID"
+        began=$(ms_now)
+        end_of "$PP_PID" 5
+        (($(ms_now) - began < 1000))
+        [[ $signal == INT ]] && code=130 || code=143
+        [[ $END_CODE == "$code" ]]
+        [[ -z $(tail -c 1 "$TEST_DIR/text") ]] # a newline
+        grep -q 'stop: interrupted' "$TEST_DIR/text.err"
+        fails grep -q 'error' "$TEST_DIR/text.err"
+    done
+    start_pp "$TEST_DIR/json" run -p Once -n -1 --json \
+        --fault 'stage=0,at=decode,kind=slow:20,every=1'
+    wait_for 10 has_text "$TEST_DIR/json"
+    kill -INT "$PP_PID"
+    end_of "$PP_PID" 5
+    [[ $END_CODE == 130 ]]
+    json_ok "$TEST_DIR/json" '$l->{stop} eq "interrupted"'
+    assert_nothing_left
+}
+
+@test "logits: the same bits for every chunk and number of stages" {
+    local list=1,5,9,13,7,6,5,4,3,2,11,12,14 n_vocab
+    n_vocab=$("$PP" plan | sed -n 's/^model: .* \([0-9]*\) tokens$/\1/p')
+    run_pp logits --tokens "$list" -o "$TEST_DIR/want"
+    [[ $status == 0 && ! -s $TEST_DIR/out ]]
+    [[ $(stat -c %s "$TEST_DIR/want") == $((13 * n_vocab * 4)) ]]
+    run_pp logits --tokens "$list" -o "$TEST_DIR/got" --chunk 1 --stages 2
+    cmp "$TEST_DIR/want" "$TEST_DIR/got"
+    tr ',' '\n' <<<"$list" >"$TEST_DIR/ids"
+    run_pp logits --tokens-file "$TEST_DIR/ids" -o "$TEST_DIR/got" --chunk 5 --stages 3
+    cmp "$TEST_DIR/want" "$TEST_DIR/got"
+    MEMRA_PRIME_CHUNK=4 run_pp logits --tokens "$(tr ',' ' ' <<<"$list")" -o -
+    cmp "$TEST_DIR/want" "$TEST_DIR/out"
+    run_pp logits --tokens "$list" -o "$TEST_DIR/got" --chunk 4096 --kv-type f32
+    [[ $status == 0 ]]
+    fails cmp -s "$TEST_DIR/want" "$TEST_DIR/got"
+}
+
+@test "logits: bad lists, and a run that fails leaves no file and no half one" {
+    local list
+    for list in '' ' ' , 1, 1,,2 1.5 -1 x 4294967296; do
+        refused 2 '--tokens' logits --tokens "$list" -o "$TEST_DIR/got"
+    done
+    refused 2 'token 4294967295 in place 2 is not in the vocabulary of' \
+        logits --tokens 1,4294967295 -o "$TEST_DIR/got"
+    refused 2 '-o names where' logits --tokens 1
+    refused 2 'by --tokens or by --tokens-file' logits -o "$TEST_DIR/got"
+    refused 2 'has no JSON form' logits --tokens 1 -o "$TEST_DIR/got" --json
+    refused 2 '--chunk="0"' logits --tokens 1 --chunk 0 -o "$TEST_DIR/got"
+    refused 4 '3 tokens do not fit into the context of 2' \
+        logits --tokens 1,2,3 --ctx 2 -o "$TEST_DIR/got"
+    refused 4 'cannot be written: No such file' logits --tokens 1 -o "$TEST_DIR/none/got"
+    echo old >"$TEST_DIR/kept"
+    run_pp logits --tokens 1,2,3 -o "$TEST_DIR/kept" --fault stage=0,at=prime,kind=kill
+    [[ $status == 5 ]]
+    run_pp logits --tokens 1,2,3 -o "$TEST_DIR/got" --fault stage=0,at=prime,kind=kill
+    [[ $status == 5 && $(<"$TEST_DIR/kept") == old ]]
+    [[ -z $(find "$TEST_DIR" -name 'got*' -o -name 'kept?*') ]]
+    assert_nothing_left
+}
+
+@test "tokenize: ids on one line, no stage; special tokens and BOS as asked" {
+    local bos
+    run_pp tokenize -p ""
+    bos=$output
+    [[ $status == 0 && $bos =~ ^[0-9]+$ && ! -s $TEST_DIR/err ]]
+    run_pp tokenize -p "Once upon a time"
+    [[ $status == 0 && $output =~ ^$bos(\ [0-9]+)+$ && $(wc -l <"$TEST_DIR/out") == 1 ]]
+    local ids=$output
+    run_pp tokenize -p "Once upon a time" --no-bos
+    [[ "$bos $output" == "$ids" ]]
+    printf 'Once upon a time' | "$PP" tokenize -f - >"$TEST_DIR/out"
+    [[ $(<"$TEST_DIR/out") == "$ids" ]]
+    run_pp tokenize -p "" --no-bos
+    [[ $status == 0 && $(od -An -c "$TEST_DIR/out" | tr -d ' ') == '\n' ]]
+    run_pp tokenize -p $'\xff\xfe' --no-bos
+    [[ $status == 0 && -n $output ]]
+    run_pp tokenize -p '</s>' --no-bos
+    ids=$output
+    run_pp tokenize -p '</s>' --no-bos --no-special
+    [[ $(wc -w <<<"$output") -gt $(wc -w <<<"$ids") ]]
+    refused 2 'has no JSON form' tokenize -p x --json
+    refused 3 'No such file' tokenize -m "$TEST_DIR/none" -p x
+    # The ids are what the other commands take.
+    run_pp logits --tokens "$("$PP" tokenize -p 'Once upon')" -o "$TEST_DIR/got"
+    [[ $status == 0 && -s $TEST_DIR/got ]]
+}
+
+@test "plan: cuts and bytes for a person and as JSON; 4 when it does not fit" {
+    run_pp plan --stages 2
+    [[ $status == 0 && ! -s $TEST_DIR/err && $output == model:* ]]
+    grep -qE '^1 +[0-9]+-[0-9]+ +cpu ' "$TEST_DIR/out"
+    run_pp plan --stages 3 --splits 1,2 --json --kv-type f32
+    json_ok "$TEST_DIR/out" 'join(",", @{$l->{fence}}) eq "0,1,2,$l->{n_layers}"'
+    json_ok "$TEST_DIR/out" '$l->{kv_type} eq "f32" && $l->{fits} && @{$l->{stages}} == 3'
+    json_ok "$TEST_DIR/out" 'join(",", @{$l->{stages}[1]{layers}}) eq "1,2"'
+    json_ok "$TEST_DIR/out" '!grep { my $s = $_; grep { $s->{$_ . "_bytes"} <= 0 }
+        qw(weights kv scratch slots host) } @{$l->{stages}}'
+    run_pp plan --json
+    json_ok "$TEST_DIR/out" '$l->{kv_type} eq "f16" && $l->{n_stages} == 1'
+    run_pp plan --ctx 10000000 --sessions 1000
+    [[ $status == 4 && $output == model:* ]]
+    [[ $(wc -l <"$TEST_DIR/err") == 1 ]]
+    run_pp plan --ctx 10000000 --sessions 1000 --json
+    [[ $status == 4 ]]
+    json_ok "$TEST_DIR/out" '!$l->{fits}'
+    refused 4 'no CUDA backend' plan --devices 0
+    refused 2 'more than the model' plan --stages 64
+}
+
+@test "status: no live run, the list, one run, one that does not answer" {
+    run_pp status
+    [[ $status == 0 && $output == 'no live run' ]]
+    run_pp status --json
+    json_ok "$TEST_DIR/out" 'keys %$l == 1 && @{$l->{runs}} == 0'
+    refused 4 'no live run has pid 1' status 1
+    refused 2 'is not a process id' status x
+    refused 2 'unexpected argument' status 1 2
+    start_pp "$TEST_DIR/text" run -p Once -n -1 --stages 2 \
+        --fault 'stage=0,at=decode,kind=slow:20,every=1'
+    wait_for 10 has_text "$TEST_DIR/text"
+    run_pp status
+    grep -qE "^$PP_PID +ready +2 +1 " "$TEST_DIR/out"
+    run_pp status "$PP_PID"
+    [[ $status == 0 ]]
+    grep -qE '^1 +[0-9]+ +ready +1 +[0-9]+-[0-9]+ +0 ' "$TEST_DIR/out"
+    grep -qE '^0 > 1 +shm ' "$TEST_DIR/out"
+    run_pp status "$PP_PID" --json
+    json_ok "$TEST_DIR/out" "\$l->{pid} == $PP_PID && \$l->{state} eq 'ready'"
+    json_ok "$TEST_DIR/out" '$l->{boundaries}[0]{rows} > 0 && $l->{boundaries}[0]{bytes} > 0'
+    json_ok "$TEST_DIR/out" "join(' ', sort map { \$_->{pid} } @{\$l->{stages}}) eq
+        '$(stages_of "$PP_PID" | sort | xargs)'"
+    run_pp status --json --run-dir "$RUN_DIR/memra-pp"
+    json_ok "$TEST_DIR/out" "@{\$l->{runs}} == 1 && \$l->{runs}[0]{pid} == $PP_PID"
+    kill -STOP "$PP_PID"
+    run_pp status
+    [[ $status == 0 ]]
+    grep -qE "^$PP_PID +not answering" "$TEST_DIR/out"
+    refused 5 'is not answering' status "$PP_PID"
+    kill -CONT "$PP_PID"
+    kill -INT "$PP_PID"
+    end_of "$PP_PID"
+    run_pp status
+    [[ $output == 'no live run' ]]
+    assert_nothing_left
+}
+
+@test "devices: the processor, its nodes, and that CUDA is not in this build" {
+    run_pp devices
+    [[ $status == 0 && $output == *'CUDA devices: not in this build'* ]]
+    grep -qE '^cpu +[0-9]+ ' "$TEST_DIR/out"
+    run_pp devices --json
+    json_ok "$TEST_DIR/out" '$l->{devices}[0]{device} eq "cpu" && !$l->{cuda}'
+    json_ok "$TEST_DIR/out" '$l->{devices}[0]{cores} >= 1 && $l->{isa} =~ /ref/'
+    # What it lists can be used.
+    local device
+    for device in $(awk 'NR > 1 && $1 ~ /^cpu/ { print $1 }' <("$PP" devices)); do
+        run_pp run -p Once -n 1 --devices "$device"
+        [[ $status == 0 ]]
+    done
+}

@@ -1,0 +1,157 @@
+#!/usr/bin/env bats
+# The coordinator killed, interrupted or terminated, in load, prime, decode and idle: every stage
+# ends by itself, nothing is left, and the next start works.
+bats_require_minimum_version 1.5.0
+load ../support/common
+load ../support/faults
+
+setup() {
+    memra_setup
+}
+
+teardown() {
+    memra_teardown
+}
+
+# begin AT: a run that stays in load, prime or decode for long; waits until it is there.
+begin() {
+    local fault="stage=1,at=$1,kind=slow:20000" file=$TEST_DIR/out
+    [[ $1 == decode ]] && fault="stage=1,at=decode,kind=slow:50,every=1"
+    start_pp "$file" run -m "$DEMO" -p "Once upon a time" --temp 0 --stages 3 -n -1 --fault "$fault"
+    case $1 in
+    load) wait_for 10 has_stages 3 ;;
+    prime) wait_for 10 status_has '"ready"' ;;
+    decode) wait_for 10 test -s "$file" ;;
+    esac
+}
+
+has_stages() {
+    [[ $(stages_of "$PP_PID" | wc -l) == "$1" ]]
+}
+
+works_again() {
+    "$PP" run -m "$DEMO" -p "Once" --temp 0 --stages 2 -n 4 >"$TEST_DIR/again" 2>/dev/null
+    [[ -s $TEST_DIR/again ]]
+}
+
+@test "SIGKILL of the coordinator in load, prime, decode: the stages are gone within 2 s" {
+    for at in load prime decode; do
+        begin $at
+        kill -KILL "$PP_PID"
+        end_of "$PP_PID"
+        assert_no_processes 2
+        works_again
+        assert_nothing_left
+    done
+}
+
+@test "SIGKILL of the coordinator while a stage is stopped: that stage goes too" {
+    begin decode
+    kill -STOP "$(stages_of "$PP_PID" | head -n 1)"
+    kill -KILL "$PP_PID"
+    end_of "$PP_PID"
+    assert_no_processes 2
+}
+
+@test "SIGKILL of everybody at once; the next start sweeps" {
+    begin decode
+    # shellcheck disable=SC2046 # a list of process ids
+    kill -KILL "$PP_PID" $(stages_of "$PP_PID")
+    end_of "$PP_PID"
+    assert_no_processes 2
+    [[ -n $(memra_run_entries) ]] # or the sweep below would prove nothing
+    works_again
+    assert_nothing_left
+}
+
+@test "SIGINT to the front alone ends it cleanly within a second, in load, prime, decode" {
+    for at in load prime decode; do
+        begin $at
+        kill -INT "$PP_PID"
+        end_within 1000
+        [[ $END_CODE == 130 ]]
+        assert_nothing_left
+    done
+}
+
+@test "SIGINT to the whole group likewise" {
+    for at in load prime decode; do
+        begin $at
+        kill -INT -- "-$PP_PID"
+        end_within 1000
+        [[ $END_CODE == 130 ]]
+        has_no 'was lost' "$TEST_DIR/out.err"
+        assert_nothing_left
+    done
+}
+
+@test "SIGTERM to the front, and to the whole group" {
+    for target in front group; do
+        begin decode
+        [[ $target == group ]] && kill -TERM -- "-$PP_PID" || kill -TERM "$PP_PID"
+        end_within 1000
+        [[ $END_CODE == 143 ]]
+        has_no 'was lost' "$TEST_DIR/out.err"
+        assert_nothing_left
+    done
+}
+
+@test "a second SIGINT ends it at once" {
+    begin prime
+    kill -STOP "$(stages_of "$PP_PID" | head -n 1)" # the clean way would take its time
+    kill -INT "$PP_PID"
+    kill -INT "$PP_PID"
+    end_of "$PP_PID" 1
+    [[ $END_CODE == 130 ]]
+    assert_no_processes 2
+    works_again
+    assert_nothing_left
+}
+
+@test "a run directory that is not ours is refused with one line" {
+    mkdir -p "$RUN_DIR/memra-pp"
+    chmod 777 "$RUN_DIR/memra-pp"
+    run -4 "$PP" run -m "$DEMO" -p Once -n 1 --log-level error
+    [[ ${#lines[@]} == 1 && $output == *"may be written by others"* ]]
+    chmod 700 "$RUN_DIR/memra-pp"
+    echo x >"$RUN_DIR/file"
+    run -4 "$PP" run -m "$DEMO" -p Once -n 1 --log-level error --run-dir "$RUN_DIR/file"
+    [[ ${#lines[@]} == 1 && $output == *"--run-dir"* ]]
+    rm "$RUN_DIR/file"
+    run -4 "$PP" run -m "$DEMO" -p Once -n 1 --log-level error --run-dir "$RUN_DIR/$(printf 'x%.0s' {1..100})"
+    [[ ${#lines[@]} == 1 && $output == *"too long"* ]]
+    if [[ $(id -u) == 0 ]]; then
+        mkdir "$RUN_DIR/other"
+        chown 12345 "$RUN_DIR/other"
+        run -4 "$PP" run -m "$DEMO" -p Once -n 1 --log-level error --run-dir "$RUN_DIR/other"
+        [[ ${#lines[@]} == 1 && $output == *"belongs to user 12345"* ]]
+        rmdir "$RUN_DIR/other"
+    fi
+    assert_nothing_left
+}
+
+@test "two runs side by side do not touch each other" {
+    begin decode
+    local first=$PP_PID
+    works_again
+    is_alive "$first"
+    status_has '"ready"'
+    kill -INT "$first"
+    end_of "$first"
+    assert_nothing_left
+}
+
+@test "not enough memory for boundary, KV or weights: one line, exit code 4" {
+    for kb in 60000 120000 200000; do
+        run bash -c 'ulimit -v '$kb'; exec "$PP" run -m "$DEMO" -p Once -n 1 --stages 2 --sessions 16 --log-level error'
+        [[ $status == 0 || $status == 4 ]] || {
+            printf 'limit %s kB: exit code %s\n%s\n' "$kb" "$status" "$output" >&2
+            return 1
+        }
+        [[ $status == 0 || ${#lines[@]} == 1 ]] || {
+            printf 'limit %s kB: %s\n' "$kb" "$output" >&2
+            return 1
+        }
+        assert_nothing_left
+    done
+}

@@ -1,0 +1,62 @@
+# faults.bash - what the bats files about ends and faults share, on top of common.bash.
+# shellcheck shell=bash
+# shellcheck disable=SC2034 # CODE, OUT, ERR, MS are the tests' to read
+
+clock_ms() {
+    local t=${EPOCHREALTIME/[.,]/}
+    printf '%s' $((t / 1000))
+}
+
+# pp ARGUMENT..: the program to its end, a minute at most; CODE, OUT, ERR, MS.
+pp() {
+    local began
+    began=$(clock_ms)
+    CODE=0
+    timeout -k 1 60 "$PP" "$@" >"$TEST_DIR/out" 2>"$TEST_DIR/err" </dev/null || CODE=$?
+    MS=$(($(clock_ms) - began))
+    OUT=$(<"$TEST_DIR/out")
+    ERR=$(<"$TEST_DIR/err")
+}
+
+# expect_error CODE PATTERN [FILE]: it ended with that code and exactly one error line, which matches.
+expect_error() {
+    local text=${3:+$(<"$3")}
+    text=${text:-$ERR}
+    [[ $CODE == "$1" ]] || {
+        printf 'exit code %s, not %s\n%s\n' "$CODE" "$1" "$text" >&2
+        return 1
+    }
+    [[ $(grep -c 'error:' <<<"$text") == 1 ]] || {
+        printf 'not one error line:\n%s\n' "$text" >&2
+        return 1
+    }
+    grep -qE -- "error: .*$2" <<<"$text" || {
+        printf 'no error like: %s\n%s\n' "$2" "$text" >&2
+        return 1
+    }
+}
+
+# at_most WHAT MS LIMIT
+at_most() {
+    (($2 <= $3)) || {
+        printf '%s after %s ms, not within %s\n' "$1" "$2" "$3" >&2
+        return 1
+    }
+}
+
+# has_no PATTERN FILE
+has_no() {
+    if grep -E -- "$1" "$2" >&2; then return 1; fi
+}
+
+status_has() {
+    "$PP" status --json 2>/dev/null | grep -qE -- "$1"
+}
+
+# end_within MS: wait for PP_PID; fail when it took longer.
+end_within() {
+    local began
+    began=$(clock_ms)
+    end_of "$PP_PID" $(($1 / 1000 + 5))
+    at_most ended $(($(clock_ms) - began)) "$1"
+}
