@@ -94,14 +94,11 @@ static int place_order(const void *a, const void *b)
     return x->offset < y->offset ? -1 : x->offset > y->offset;
 }
 
-/* Offsets become places in the file, inside it and apart from each other; *end is where the last
- * tensor ends (or where data would begin). */
-static status place_tensors(gguf_reader *r, uint64_t *end)
+/* Offsets become places in the file, aligned and inside it. */
+static status place_tensors(gguf_reader *r)
 {
     gguf_part *p = r->part;
     p->data_at = align_up(r->at, p->alignment);
-    *end = r->at;
-    if (p->n_tensors == 0) return ST_OK;
     for (uint64_t i = 0; i < p->n_tensors; i++) {
         gguf_tensor *t = &p->tensor[i];
         if (t->offset % p->alignment != 0) {
@@ -118,6 +115,13 @@ static status place_tensors(gguf_reader *r, uint64_t *end)
         }
         t->offset += p->data_at;
     }
+    return ST_OK;
+}
+
+/* Tensors lie apart from each other; *end is where the last one ends. There is at least one. */
+static status check_apart(gguf_reader *r, uint64_t *end)
+{
+    gguf_part *p = r->part;
     const gguf_tensor **by_place = malloc(p->n_tensors * sizeof *by_place);
     if (by_place == NULL) {
         return errmsg_set(r->e, ST_RESOURCES, "%s: no memory for %" PRIu64 " tensors", p->name,
@@ -154,8 +158,8 @@ static status check_tail(gguf_reader *r, uint64_t end)
     if (magic != NULL) {
         return reader_refuse(r,
                              "a second GGUF file begins at offset %" PRIu64
-                             ": parts joined into one "
-                             "file; give the separate parts, or merge them with a GGUF tool",
+                             ": parts joined into one file; give the separate parts, or merge "
+                             "them with a GGUF tool",
                              end + (uint64_t)(magic - tail));
     }
     return reader_refuse(r,
@@ -166,8 +170,9 @@ static status check_tail(gguf_reader *r, uint64_t end)
 
 status gguf_directory_parse(gguf_reader *r, uint64_t n_tensors)
 {
-    uint64_t end = 0;
     TRY(parse_tensors(r, n_tensors));
-    TRY(place_tensors(r, &end));
+    TRY(place_tensors(r));
+    uint64_t end = r->at;
+    if (n_tensors > 0) TRY(check_apart(r, &end));
     return check_tail(r, end);
 }

@@ -35,6 +35,11 @@ log_level log_level_now(void)
     return sink.level;
 }
 
+int log_fd_now(void)
+{
+    return sink.fd;
+}
+
 void log_line(log_level level, const char *format, ...)
 {
     if (level > sink.level) return;

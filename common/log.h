@@ -17,6 +17,7 @@ void log_open(const char *who, log_level level, int fd);
 MUST_USE status log_level_parse(const char *word, log_level *out);
 
 log_level log_level_now(void);
+int log_fd_now(void);
 
 void log_line(log_level level, const char *format, ...) PRINTF_LIKE(2, 3);
 

@@ -1,6 +1,6 @@
-/* One set of formulas for the plan and for the allocations: a layout is a list of pieces, each taken
- * from a running end. KV_BLOCK is the backend's; common/ must not include kernels/, so that the
- * number is repeated here and compared by stage/kv.c. */
+/* One set of formulas for the plan and for the allocations: a layout is a list of pieces, each
+ * taken from a running end. KV_BLOCK is the backend's; common/ must not include kernels/, so that
+ * the number is repeated here and compared by stage/kv.c. */
 #include "common/plan.h"
 
 #include "common/boundary.h"
@@ -193,6 +193,10 @@ static device_door device_of(const doors *d, uint32_t s)
 status plan_make(plan *out, const model_desc *m, const doors *d, const plan_request *r, errmsg *e)
 {
     memset(out, 0, sizeof *out);
+    if (m->n_vocab > SAMPLER_VOCAB_MAX) {
+        return errmsg_set(e, ST_BAD_MODEL, "a vocabulary of %u tokens: the sampler knows %u",
+                          m->n_vocab, SAMPLER_VOCAB_MAX);
+    }
     TRY(fence_plan(&out->cuts, d, m, e));
     TRY(settle(out, m, d, r, e));
     TRY(settle_blocks(out, m, r->kv_bytes, e));
@@ -202,9 +206,11 @@ status plan_make(plan *out, const model_desc *m, const doors *d, const plan_requ
     return ST_OK;
 }
 
-static uint64_t needed_bytes(const plan *p)
+/* A tied head that two stages map lies in the page cache once. */
+static uint64_t needed_bytes(const plan *p, const model_desc *m)
 {
-    return p->total_bytes + p->weights_total_bytes;
+    uint64_t twice = m->tied && p->cuts.n_stages > 1 ? m->output.t->bytes : 0;
+    return p->total_bytes + p->weights_total_bytes - twice;
 }
 
 static uint64_t stage_bytes(const stage_plan *s)
@@ -224,7 +230,7 @@ static uint32_t context_that_fits(const plan *p, const model_desc *m, uint64_t f
         uint64_t n_blocks = (uint64_t)q.n_sessions * plan_blocks_per_ctx(q.n_ctx);
         if (n_blocks < q.n_blocks) q.n_blocks = (uint32_t)n_blocks;
         fill_bytes(&q, m);
-        if (needed_bytes(&q) <= free_bytes) {
+        if (needed_bytes(&q, m) <= free_bytes) {
             fits = q.n_ctx;
         } else {
             too_large = q.n_ctx;
@@ -236,7 +242,7 @@ static uint32_t context_that_fits(const plan *p, const model_desc *m, uint64_t f
 status plan_fits(const plan *p, const model_desc *m, uint64_t free_bytes, errmsg *e)
 {
     const double mb = 1e6;
-    if (free_bytes == 0 || needed_bytes(p) <= free_bytes) return ST_OK;
+    if (free_bytes == 0 || needed_bytes(p, m) <= free_bytes) return ST_OK;
     uint32_t largest = 0;
     for (uint32_t s = 1; s < p->cuts.n_stages; s++) {
         if (stage_bytes(&p->stage[s]) > stage_bytes(&p->stage[largest])) largest = s;
@@ -249,9 +255,8 @@ status plan_fits(const plan *p, const model_desc *m, uint64_t free_bytes, errmsg
         e, ST_RESOURCES,
         "the run needs %.1f MB and %.1f MB are free; the largest stage is %u (layers %u..%u) with "
         "%.1f MB: weights %.1f, KV %.1f, scratch %.1f; %u sessions of context %u; %s",
-        (double)needed_bytes(p) / mb, (double)free_bytes / mb, largest, l->layer_begin,
+        (double)needed_bytes(p, m) / mb, (double)free_bytes / mb, largest, l->layer_begin,
         l->layer_end - 1, (double)stage_bytes(l) / mb, (double)l->weights_bytes / mb,
-        (double)l->kv_bytes / mb,
-        (double)(l->scratch_bytes + l->host_bytes + l->slots_bytes) / mb, p->n_sessions, p->n_ctx,
-        fits);
+        (double)l->kv_bytes / mb, (double)(l->scratch_bytes + l->host_bytes + l->slots_bytes) / mb,
+        p->n_sessions, p->n_ctx, fits);
 }

@@ -1,80 +1,81 @@
 /* plan.h - what a run needs, computed before anything is allocated.
  *
  * Per stage: bytes of weights, KV, scratch, host memory of the stage and boundary slots (those it
- * receives through); for the host: readback rows, run block, journal. The same numbers size the real
- * allocations, so that the plan is what the processes use. Pure functions; nothing is allocated. */
+ * receives through); for the host: readback rows, run block, journal. The same numbers size the
+ * real allocations, so that the plan is what the processes use. Pure functions; nothing is
+ * allocated. */
 #ifndef COMMON_PLAN_H
 #define COMMON_PLAN_H
 
 #include "common/fence.h"
 
 /* Defaults, stated in --help. */
-#define PLAN_CTX_DEFAULT 4096u      /* at most; the model's own training context if that is less */
-#define PLAN_CHUNK_DEFAULT 256u     /* rows of a prompt chunk */
+#define PLAN_CTX_DEFAULT      4096u /* at most; the model's own training context if that is less */
+#define PLAN_CHUNK_DEFAULT    256u  /* rows of a prompt chunk */
 #define PLAN_SESSIONS_DEFAULT 1u
 #define PLAN_READBACK_DEFAULT 16u
 
 /* Limits; beyond them a request is refused. */
-#define PLAN_CTX_MAX (1u << 24)
+#define PLAN_CTX_MAX      (1u << 24)
 #define PLAN_SESSIONS_MAX 1024u
 #define PLAN_READBACK_MAX 4096u
-#define PLAN_BYTES_MAX (1ull << 60) /* of one run's KV */
+#define PLAN_BYTES_MAX    (1ull << 60) /* of one run's KV */
 
 typedef struct {
-    uint32_t n_ctx;        /* positions per session, 1..PLAN_CTX_MAX; 0: default. More than the model
-                              was trained for is allowed (the caller may say so) */
-    uint32_t n_sessions;   /* sessions (branches) that may be open at once; 0: default */
-    uint64_t kv_bytes;     /* bound of KV bytes over all stages; 0: sessions x ctx */
-    dtype kv_type;         /* F32, F16, BF16 */
-    uint32_t n_chunk;      /* rows of the largest step, 1..WIRE_ROWS_MAX; 0: default (not more than
-                              n_ctx). The door MEMRA_PRIME_CHUNK raises it when it asks for more */
-    uint32_t n_readback;   /* readback rows, 1..PLAN_READBACK_MAX; 0: default */
+    uint32_t n_ctx;      /* positions per session, 1..PLAN_CTX_MAX; 0: default. More than the model
+                            was trained for is allowed (the caller may say so) */
+    uint32_t n_sessions; /* sessions (branches) that may be open at once; 0: default */
+    uint64_t kv_bytes;   /* bound of KV bytes over all stages; 0: sessions x ctx */
+    dtype kv_type;       /* F32, F16, BF16 */
+    uint32_t n_chunk;    /* rows of the largest step, 1..WIRE_ROWS_MAX; 0: default (not more than
+                            n_ctx). The door MEMRA_PRIME_CHUNK raises it when it asks for more */
+    uint32_t n_readback; /* readback rows, 1..PLAN_READBACK_MAX; 0: default */
 } plan_request;
 
 typedef struct {
     uint32_t layer_begin, layer_end;
-    device_door device;    /* as the door says; unset and auto are cpu. Not checked to exist */
+    device_door device; /* as the door says; unset and auto are cpu. Not checked to exist */
     uint64_t weights_bytes, kv_bytes, scratch_bytes, slots_bytes;
-    uint64_t host_bytes;   /* the stage's own host memory: host_layout */
+    uint64_t host_bytes; /* the stage's own host memory: host_layout */
 } stage_plan;
 
 typedef struct {
     fence cuts;
     uint32_t n_ctx, n_sessions, rows_max, n_readback;
-    uint32_t n_blocks;     /* KV blocks of the global class, the same in every stage */
+    uint32_t n_blocks; /* KV blocks of the global class, the same in every stage */
     dtype kv_type;
     stage_plan stage[STAGES_MAX];
     uint64_t run_block_bytes, readback_bytes, slots_total_bytes;
     uint64_t journal_bytes; /* 0: this build keeps none */
-    uint64_t total_bytes;  /* without weights that stay in the page cache: what is allocated */
+    uint64_t total_bytes;   /* without weights that stay in the page cache: what is allocated */
     uint64_t weights_total_bytes; /* over the stages; a tied head of two stages counts twice */
 } plan;
 
-/* ST_BAD_DOOR and ST_RESOURCES as fence_plan; ST_USAGE: a context, chunk or count out of range, a
- * KV type that is none, kv_bytes too small for one session of n_ctx (the message says what would
- * fit). *out is unspecified then. */
+/* ST_BAD_DOOR and ST_RESOURCES as fence_plan; ST_BAD_MODEL: a vocabulary that cannot be sampled;
+ * ST_USAGE: a context, chunk or count out of range, a KV type that is none, kv_bytes too small for
+ * one session of n_ctx (the message says what would fit). *out is unspecified then. */
 MUST_USE status plan_make(plan *out, const model_desc *m, const doors *d, const plan_request *r,
                           errmsg *e);
 
 /* Compare what all stages together need, weights included (they must stay in memory to be of use),
- * with what the host has free (free_bytes; 0: unknown, fits). ST_RESOURCES naming the largest stage,
- * what is needed, what is free and the context that would fit, if any does. */
+ * with what the host has free (free_bytes; 0: unknown, fits). ST_RESOURCES naming the largest
+ * stage, what is needed, what is free and the context that would fit, if any does. */
 MUST_USE status plan_fits(const plan *p, const model_desc *m, uint64_t free_bytes, errmsg *e);
 
 /* The pieces of a stage's scratch arena on the device, in bytes from its start, each on a border of
  * 64 bytes: one formula for plan and stage. All f32 unless said; R = rows_max. */
 #define PLAN_LOGITS_ROWS 16u
 typedef struct {
-    uint64_t hidden;     /* [R, n_embd]: the residual stream; what boundaries fill and send */
-    uint64_t normed;     /* [R, n_embd] */
-    uint64_t q, k, v;    /* [R, n_heads * n_head], [R, n_kv_heads * n_head] x 2 */
-    uint64_t attn;       /* [R, n_heads * n_head] */
-    uint64_t gate, up;   /* [R, n_ff] x 2 */
-    uint64_t cos, sin;   /* [R, n_rot / 2] x 2 */
+    uint64_t hidden;   /* [R, n_embd]: the residual stream; what boundaries fill and send */
+    uint64_t normed;   /* [R, n_embd] */
+    uint64_t q, k, v;  /* [R, n_heads * n_head], [R, n_kv_heads * n_head] x 2 */
+    uint64_t attn;     /* [R, n_heads * n_head] */
+    uint64_t gate, up; /* [R, n_ff] x 2 */
+    uint64_t cos, sin; /* [R, n_rot / 2] x 2 */
     uint64_t tokens, position, table; /* u32 [R] x 3 */
-    uint64_t tables;     /* u32 [R * blocks_per_ctx]: block tables of the step's branches */
+    uint64_t tables;       /* u32 [R * blocks_per_ctx]: block tables of the step's branches */
     uint64_t live, finite; /* u8 [R] x 2 */
-    uint64_t logits;     /* [PLAN_LOGITS_ROWS, n_vocab]; last stage only */
+    uint64_t logits;       /* [PLAN_LOGITS_ROWS, n_vocab]; last stage only */
     uint64_t bytes;
 } scratch_layout;
 void scratch_layout_make(scratch_layout *out, const model_desc *m, uint32_t rows_max,
@@ -90,18 +91,18 @@ typedef struct {
  * bookkeeping. */
 #define PLAN_BRANCH_BYTES 24u
 typedef struct {
-    uint64_t rows;       /* wire_row [R] */
+    uint64_t rows;                    /* wire_row [R] */
     uint64_t tokens, position, table; /* u32 [R] x 3 */
-    uint64_t tables;     /* u32 [R * blocks_per_ctx] */
-    uint64_t live, finite; /* u8 [R] x 2 */
-    uint64_t cos, sin;   /* f32 [R, n_rot / 2] x 2 */
-    uint64_t readback_seen;  /* u32 [n_readback] */
-    uint64_t branches;       /* PLAN_BRANCH_BYTES [n_branches] */
-    uint64_t branch_tables;  /* u32 [n_branches, blocks_per_ctx] */
-    uint64_t block_users;    /* u32 [n_blocks] */
-    uint64_t history;        /* u32 [n_blocks, KV_BLOCK]; this and what follows: last stage only */
-    uint64_t logits;         /* f32 [PLAN_LOGITS_ROWS, n_vocab] */
-    uint64_t sampler;        /* sampler_scratch_bytes */
+    uint64_t tables;                  /* u32 [R * blocks_per_ctx] */
+    uint64_t live, finite;            /* u8 [R] x 2 */
+    uint64_t cos, sin;                /* f32 [R, n_rot / 2] x 2 */
+    uint64_t readback_seen;           /* u32 [n_readback] */
+    uint64_t branches;                /* PLAN_BRANCH_BYTES [n_branches] */
+    uint64_t branch_tables;           /* u32 [n_branches, blocks_per_ctx] */
+    uint64_t block_users;             /* u32 [n_blocks] */
+    uint64_t history; /* u32 [n_blocks, KV_BLOCK]; this and what follows: last stage only */
+    uint64_t logits;  /* f32 [PLAN_LOGITS_ROWS, n_vocab] */
+    uint64_t sampler; /* sampler_scratch_bytes */
     uint64_t bytes;
 } host_layout;
 void host_layout_make(host_layout *out, const model_desc *m, const stage_limits *l);

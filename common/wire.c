@@ -107,6 +107,11 @@ step_view wire_step_view(const void *data)
     return v;
 }
 
+uint64_t wire_frame_bytes_max(void)
+{
+    return (wire_step_bytes(WIRE_KV_OPS_MAX, WIRE_ROWS_MAX, WIRE_SAMPLERS_MAX) + 15) / 16 * 16;
+}
+
 uint64_t wire_step_bytes(uint32_t n_kv_ops, uint32_t n_rows, uint32_t n_samplers)
 {
     return sizeof(wire_header) + sizeof(wire_step) + (uint64_t)n_kv_ops * sizeof(wire_kv_op) +

@@ -151,6 +151,7 @@ typedef struct {
 } step_view;
 step_view wire_step_view(const void *data);
 uint64_t wire_step_bytes(uint32_t n_kv_ops, uint32_t n_rows, uint32_t n_samplers); /* whole frame */
+uint64_t wire_frame_bytes_max(void); /* of any frame; a multiple of 16 */
 
 const char *wire_kind_word(uint32_t kind);
 

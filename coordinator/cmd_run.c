@@ -90,7 +90,8 @@ static void log_last(const generate_request *q, const generate_result *r)
     log_info("prompt: %" PRIu64 " token%s, %.1f tokens/s; generated: %" PRIu64
              " token%s, %.1f tokens/s; stop: %s; busy/idle %%: %s",
              q->n_tokens, q->n_tokens == 1 ? "" : "s", generate_prompt_rate(q, r), r->n_generated,
-             r->n_generated == 1 ? "" : "s", generate_step_rate(r), stop_reason_word(r->stop), text);
+             r->n_generated == 1 ? "" : "s", generate_step_rate(r), stop_reason_word(r->stop),
+             text);
 }
 
 /* --- the command ---------------------------------------------------------------------------- */
@@ -145,9 +146,9 @@ int cmd_run(int argc, char **argv)
          0},
         {"file", 'f', OPTION_TEXT, "FILE", "read the prompt from FILE, - is standard input",
          &o.file, 0, 0},
-        {"n", 'n', OPTION_I64, "N",
-         "tokens to generate, never more than the context holds. 0: none, no\n"
-         "text, the prompt is processed; -1: until EOS or the context is full.\nDefault: 256",
+        {"n-tokens", 'n', OPTION_I64, "N",
+         "tokens to generate, never more than the context holds. 0: none, no "
+         "text, the prompt is processed; -1: until EOS or the context is full. Default: 256",
          &o.n, -1, (double)INT64_MAX},
         {"special", 0, OPTION_FLAG, NULL,
          "parse special tokens in the prompt. Default: they are text", &o.special, 0, 0},

@@ -115,7 +115,7 @@ static status on_message(pipeline *p, uint32_t s, const void *frame, errmsg *e)
     case WIRE_FAULT: {
         const wire_fault *f = body;
         status code = f->code == ST_OK ? ST_PROTOCOL : (status)f->code;
-        return errmsg_set(e, code, "stage %u (pid %d): %s", s, (int)p->stage[s].process.pid, f->text);
+        return errmsg_set(e, code, "stage %u (pid %d): %s", s, p->stage[s].pid, f->text);
     }
     case WIRE_BYE:
         p->stage[s].bye = true;

@@ -26,6 +26,7 @@ typedef enum {
 /* One incarnation of a stage. */
 typedef struct {
     child process;
+    int pid;                    /* of the process, also when it is reaped */
     void *socket;               /* ZMQ_PAIR, bound by us */
     char endpoint[128];
     uint32_t epoch;
@@ -151,6 +152,8 @@ void launch_release(pipeline *p);                               /* everything la
 /* --- supervise.c: is everyone alive and moving ------------------------------------------------------ */
 /* One look; elapsed_ns since the last one (a bound part of it when we ourselves stood still). */
 MUST_USE status supervise(pipeline *p, uint64_t elapsed_ns, errmsg *e);
+/* Say how stage s, which is reaped, was lost. Always a fault. */
+MUST_USE status supervise_lost(pipeline *p, uint32_t s, errmsg *e);
 
 /* --- schedule.c: steps out, results in -------------------------------------------------------------- */
 MUST_USE status schedule_prepare(pipeline *p, errmsg *e); /* the books, sized by the plan */
@@ -161,6 +164,8 @@ void schedule_end_all(pipeline *p); /* every request is finished, with p->failur
 void schedule_release(pipeline *p);
 
 /* --- report.c: what `memra-pp status` shows --------------------------------------------------------- */
+/* pipeline_stage with the lock held. */
+void report_stage(const pipeline *p, uint32_t stage_i, stage_snapshot *out);
 /* The run as JSON text, which the caller frees; NULL: no memory. Lock held. */
 char *report_json(const pipeline *p);
 

@@ -17,6 +17,7 @@
 #include "build_id.h"
 
 #define STOP_LIMIT_MS 700u
+#define LOST_WAIT_MS 200u
 /* A stage's own wait on a boundary: the coordinator's supervision is what ends it, this is for a
  * coordinator that lives but has lost sight of the step. */
 #define STAGE_WAIT_LIMIT_MS 3600000u
@@ -74,26 +75,30 @@ static status spawn(pipeline *p, uint32_t s, errmsg *e)
     t->epoch++;
     snprintf(t->endpoint, sizeof t->endpoint, "ipc://%s/s%u.%u", p->dir.path, s, t->epoch);
     TRY(make_socket(p, ZMQ_PAIR, t->endpoint, &t->socket, e));
-    char stage_text[12], epoch_text[12], death_text[12], block_text[12];
+    char stage_text[12], epoch_text[12], death_text[12], block_text[12], log_text[12];
     snprintf(stage_text, sizeof stage_text, "%u", s);
     snprintf(epoch_text, sizeof epoch_text, "%u", t->epoch);
     snprintf(death_text, sizeof death_text, "%d", p->death_pipe[0]);
     snprintf(block_text, sizeof block_text, "%d", p->run_block_fd);
+    snprintf(log_text, sizeof log_text, "%d", log_fd_now());
     char *const argv[] = {p->stage_program,     "--endpoint", t->endpoint,
                           "--stage",            stage_text,   "--epoch",
                           epoch_text,           "--death-fd", death_text,
                           "--run-block-fd",     block_text,   "--log-level",
-                          (char *)levels[log_level_now()], NULL};
+                          (char *)levels[log_level_now()], "--log-fd", log_text, NULL};
     int fds[GGUF_FILES_MAX + 8];
     uint32_t n = 0;
     n = add_fd(fds, n, p->death_pipe[0]);
     n = add_fd(fds, n, p->run_block_fd);
+    n = add_fd(fds, n, log_fd_now());
     n = add_fd(fds, n, boundary_in(p, s));
     n = add_fd(fds, n, boundary_out(p, s));
     n = add_fd(fds, n, p->readback_fd);
     for (uint32_t i = 0; i < gguf_n_files(p->file); i++) n = add_fd(fds, n, gguf_fd(p->file, i));
     t->start_ns = now_ns();
-    return child_start(&t->process, argv, fds, n, e);
+    TRY(child_start(&t->process, argv, fds, n, e));
+    t->pid = (int)t->process.pid;
+    return ST_OK;
 }
 
 status launch_stages(pipeline *p, errmsg *e)
@@ -120,6 +125,9 @@ status launch_send(pipeline *p, uint32_t s, wire_kind kind, uint64_t seq, const 
     if (zmq_msg_send(&m, p->stage[s].socket, ZMQ_DONTWAIT) < 0) {
         int error = zmq_errno();
         zmq_msg_close(&m);
+        /* It has no peer any more, most likely: the cause is worth the wait. */
+        if (kind != WIRE_STOP && child_wait(&p->stage[s].process, LOST_WAIT_MS))
+            return supervise_lost(p, s, e);
         return errmsg_set(e, ST_STAGE_LOST, "stage %u takes no messages: %s", s, zmq_strerror(error));
     }
     return ST_OK;

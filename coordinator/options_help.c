@@ -5,6 +5,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#define LEFT_COLUMNS  30
+#define HELP_COLUMNS  68 /* words that would stand beyond go to the next line */
 #define N_THREADS_MAX 256u
 #define TIMEOUT_S_MIN 0.01
 #define TIMEOUT_S_MAX 86400.0
@@ -70,13 +72,17 @@ const option *option_find(const option *table, uint32_t n, const char *name, siz
 static void print_entry(const char *left, const char *help)
 {
     int used = printf("  %s", left);
-    if (used > 29) {
+    if (used > LEFT_COLUMNS - 1) {
         printf("\n");
         used = 0;
     }
     for (;;) {
-        int n = (int)strcspn(help, "\n");
-        printf("%*s%.*s\n", 30 - used, "", n, help);
+        size_t n = strcspn(help, "\n");
+        if (n > HELP_COLUMNS) {
+            for (n = HELP_COLUMNS; n > 0 && help[n] != ' '; n--)
+                continue;
+        }
+        printf("%*s%.*s\n", LEFT_COLUMNS - used, "", (int)n, help);
         if (help[n] == '\0') return;
         help += n + 1;
         used = 0;

@@ -58,8 +58,8 @@ static status read_and_plan(pipeline *p, errmsg *e)
 
 static status make_books(pipeline *p, errmsg *e)
 {
-    p->frame_bytes = wire_step_bytes(WIRE_KV_OPS_MAX, WIRE_ROWS_MAX, WIRE_SAMPLERS_MAX);
-    p->frame = aligned_alloc(16, (p->frame_bytes + 15) / 16 * 16);
+    p->frame_bytes = wire_frame_bytes_max();
+    p->frame = aligned_alloc(16, p->frame_bytes);
     p->branch_used = calloc(p->plan.n_sessions, sizeof *p->branch_used);
     p->branch_generation = calloc(p->plan.n_sessions, sizeof *p->branch_generation);
     if (p->frame == NULL || p->branch_used == NULL || p->branch_generation == NULL)
@@ -178,38 +178,12 @@ const char *pipeline_run_dir(const pipeline *p)
     return p->dir.path;
 }
 
-static uint64_t word(const _Atomic uint64_t *w)
-{
-    return atomic_load_explicit(w, memory_order_relaxed);
-}
-
 void pipeline_stage(const pipeline *p, uint32_t stage_i, stage_snapshot *out)
 {
-    CHECK(stage_i < p->n_stages);
-    const stage_slot *t = &p->stage[stage_i];
-    const stage_words *w = &p->block->stage[stage_i];
-    *out = (stage_snapshot){.pid = (int)t->process.pid,
-                            .epoch = t->epoch,
-                            .state = atomic_load_explicit(&w->state, memory_order_acquire),
-                            .weights_bytes = t->facts.weights_bytes,
-                            .kv_bytes = t->facts.kv_bytes,
-                            .scratch_bytes = t->facts.scratch_bytes,
-                            .n_steps = word(&w->n_steps),
-                            .n_rows = word(&w->n_rows),
-                            .n_chunks = word(&w->n_chunks),
-                            .n_overlaps = word(&w->n_overlaps),
-                            .n_probes = word(&w->n_probes),
-                            .busy_ns = word(&w->busy_ns),
-                            .wait_in_ns = word(&w->wait_in_ns),
-                            .wait_out_ns = word(&w->wait_out_ns),
-                            .tx_rows = word(&w->tx_rows),
-                            .tx_bytes = word(&w->tx_bytes),
-                            .rx_rows = word(&w->rx_rows),
-                            .rx_bytes = word(&w->rx_bytes),
-                            .tx_crossings = {word(&w->tx_crossings[0]), word(&w->tx_crossings[1])},
-                            .rx_crossings = {word(&w->rx_crossings[0]), word(&w->rx_crossings[1])},
-                            .load_ns = t->loaded_ns > t->start_ns ? t->loaded_ns - t->start_ns : 0};
-    memcpy(out->device, t->facts.device_name, sizeof out->device);
+    pthread_mutex_t *lock = (pthread_mutex_t *)&p->lock;
+    pthread_mutex_lock(lock);
+    report_stage(p, stage_i, out);
+    pthread_mutex_unlock(lock);
 }
 
 void pipeline_set_step_doors(pipeline *p, const step_doors *d)

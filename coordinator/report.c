@@ -3,6 +3,7 @@
 #include "common/clock.h"
 
 #include <jansson.h>
+#include <string.h>
 #include <unistd.h>
 
 static const char *phase_word(engine_phase phase)
@@ -22,10 +23,44 @@ static const char *phase_word(engine_phase phase)
     return "unknown";
 }
 
+static uint64_t word(const _Atomic uint64_t *w)
+{
+    return atomic_load_explicit(w, memory_order_relaxed);
+}
+
+void report_stage(const pipeline *p, uint32_t stage_i, stage_snapshot *out)
+{
+    CHECK(stage_i < p->n_stages);
+    const stage_slot *t = &p->stage[stage_i];
+    const stage_words *w = &p->block->stage[stage_i];
+    *out = (stage_snapshot){.pid = t->pid,
+                            .epoch = t->epoch,
+                            .state = atomic_load_explicit(&w->state, memory_order_acquire),
+                            .weights_bytes = t->facts.weights_bytes,
+                            .kv_bytes = t->facts.kv_bytes,
+                            .scratch_bytes = t->facts.scratch_bytes,
+                            .n_steps = word(&w->n_steps),
+                            .n_rows = word(&w->n_rows),
+                            .n_chunks = word(&w->n_chunks),
+                            .n_overlaps = word(&w->n_overlaps),
+                            .n_probes = word(&w->n_probes),
+                            .busy_ns = word(&w->busy_ns),
+                            .wait_in_ns = word(&w->wait_in_ns),
+                            .wait_out_ns = word(&w->wait_out_ns),
+                            .tx_rows = word(&w->tx_rows),
+                            .tx_bytes = word(&w->tx_bytes),
+                            .rx_rows = word(&w->rx_rows),
+                            .rx_bytes = word(&w->rx_bytes),
+                            .tx_crossings = {word(&w->tx_crossings[0]), word(&w->tx_crossings[1])},
+                            .rx_crossings = {word(&w->rx_crossings[0]), word(&w->rx_crossings[1])},
+                            .load_ns = t->loaded_ns > t->start_ns ? t->loaded_ns - t->start_ns : 0};
+    memcpy(out->device, t->facts.device_name, sizeof out->device);
+}
+
 static json_t *stage_json(const pipeline *p, uint32_t s)
 {
     stage_snapshot t;
-    pipeline_stage(p, s, &t);
+    report_stage(p, s, &t);
     double since_ns = (double)(now_ns() - p->stage[s].start_ns);
     double busy = since_ns > 0 ? (double)t.busy_ns / since_ns : 0;
     return json_pack("{s:i, s:i, s:s, s:s, s:i, s:[i,i], s:i, s:I, s:I, s:f, s:f, s:I, s:I, s:I, s:I}",
@@ -41,7 +76,7 @@ static json_t *stage_json(const pipeline *p, uint32_t s)
 static json_t *boundary_json(const pipeline *p, uint32_t s)
 {
     stage_snapshot tx;
-    pipeline_stage(p, s, &tx);
+    report_stage(p, s, &tx);
     return json_pack("{s:i, s:i, s:s, s:s, s:I, s:I, s:[I,I]}", "from", (int)s, "to",
                      (int)((s + 1) % p->n_stages), "transport", "shm", "signal", "futex", "rows",
                      (json_int_t)tx.tx_rows, "bytes", (json_int_t)tx.tx_bytes, "crossings",

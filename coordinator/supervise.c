@@ -45,7 +45,7 @@ static const char *phase_words(const pipeline *p, uint32_t s)
     return p->n_flights > 0 ? "in a step" : "idle";
 }
 
-static status exited(pipeline *p, uint32_t s, errmsg *e)
+status supervise_lost(pipeline *p, uint32_t s, errmsg *e)
 {
     stage_slot *t = &p->stage[s];
     int w = t->process.wait_status;
@@ -63,7 +63,7 @@ static status exited(pipeline *p, uint32_t s, errmsg *e)
     if (WIFSIGNALED(w) && WTERMSIG(w) == SIGBUS && gguf_unchanged(p->file, &changed) != ST_OK)
         hint = "; its model file changed on disk";
     return errmsg_set(e, ST_STAGE_LOST, "stage %u (pid %d, layers %u-%u) was lost %s: %s%s", s,
-                      (int)t->process.pid, p->plan.stage[s].layer_begin,
+                      t->pid, p->plan.stage[s].layer_begin,
                       p->plan.stage[s].layer_end - 1, phase_words(p, s), how, hint);
 }
 
@@ -96,7 +96,7 @@ static status standing(const pipeline *p, uint32_t s, const char *what, uint64_t
     return errmsg_set(e, ST_STAGE_LOST,
                       "stage %u (pid %d, layers %u-%u) %s for %.1f s %s, %.1f s after its start (limit "
                       "%.1f s, %s)%s",
-                      s, (int)t->process.pid, p->plan.stage[s].layer_begin,
+                      s, t->pid, p->plan.stage[s].layer_begin,
                       p->plan.stage[s].layer_end - 1, what, (double)still_ns / NS_PER_S,
                       phase_words(p, s), (double)(now_ns() - t->start_ns) / NS_PER_S,
                       (double)limit_ns / NS_PER_S, flag, stopped);
@@ -129,7 +129,7 @@ static status moving(pipeline *p, uint32_t s, uint64_t elapsed_ns, errmsg *e)
 status supervise(pipeline *p, uint64_t elapsed_ns, errmsg *e)
 {
     for (uint32_t s = 0; s < p->n_stages; s++)
-        if (child_reap(&p->stage[s].process)) return exited(p, s, e);
+        if (child_reap(&p->stage[s].process)) return supervise_lost(p, s, e);
     for (uint32_t s = 0; s < p->n_stages; s++) TRY(moving(p, s, elapsed_ns, e));
     return ST_OK;
 }

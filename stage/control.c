@@ -15,7 +15,6 @@
 #include "build_id.h"
 
 #define BEAT_MS 50
-#define FRAME_BYTES_MAX (8u << 20)
 #define STOP_LIMIT_MS 400u      /* a walk ends after its layer; longer than this and we just end */
 #define FAULT_LINGER_NS (2 * NS_PER_S) /* for the coordinator to take the report and say stop */
 
@@ -24,7 +23,8 @@ typedef struct {
     void *zmq, *socket;
     run_block *block;
     worker *worker;
-    unsigned char *frame;       /* [FRAME_BYTES_MAX] */
+    unsigned char *frame;       /* [frame_bytes] */
+    uint64_t frame_bytes;
     uint64_t fault_ns;          /* when a fault was reported; 0: none */
     int exit_code;
     bool ending;
@@ -72,9 +72,9 @@ static void take_frames(control *c)
 {
     errmsg e = {0};
     for (;;) {
-        int n = zmq_recv(c->socket, c->frame, FRAME_BYTES_MAX, ZMQ_DONTWAIT);
+        int n = zmq_recv(c->socket, c->frame, c->frame_bytes, ZMQ_DONTWAIT);
         if (n < 0) return;
-        if ((uint32_t)n > FRAME_BYTES_MAX || !wire_valid(c->frame, (uint64_t)n) ||
+        if ((uint64_t)n > c->frame_bytes || !wire_valid(c->frame, (uint64_t)n) ||
             wire_head(c->frame)->stage != c->o.stage_i) {
             log_error("stage %u: a message of %d bytes failed its check", c->o.stage_i, n);
             end_with(c, status_exit_code(ST_PROTOCOL));
@@ -145,7 +145,8 @@ int control_run(const control_options *o)
     control c = {.o = *o};
     errmsg e = {0};
     status s = ST_OK;
-    c.frame = aligned_alloc(16, FRAME_BYTES_MAX);
+    c.frame_bytes = wire_frame_bytes_max();
+    c.frame = aligned_alloc(16, c.frame_bytes);
     if (c.frame == NULL) s = errmsg_set(&e, ST_RESOURCES, "no memory for messages");
     if (s == ST_OK) s = run_block_map(&c.block, o->run_block_fd, &e);
     if (s == ST_OK && o->stage_i >= c.block->n_stages)

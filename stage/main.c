@@ -22,6 +22,7 @@ static const char *const usage =
     "  --death-fd F      inherited pipe; when it closes this process ends\n"
     "  --run-block-fd F  inherited shared memory of the run\n"
     "  --log-level L     error, warn, info or debug\n"
+    "  --log-fd F        inherited descriptor that log lines go to (2)\n"
     "  --version         version, build and backends\n"
     "  --help            this text\n"
     "\n"
@@ -50,11 +51,12 @@ int main(int argc, char **argv)
         {"endpoint", required_argument, NULL, 'e'},  {"stage", required_argument, NULL, 's'},
         {"epoch", required_argument, NULL, 'n'},     {"death-fd", required_argument, NULL, 'd'},
         {"run-block-fd", required_argument, NULL, 'r'}, {"log-level", required_argument, NULL, 'l'},
+        {"log-fd", required_argument, NULL, 'f'},
         {"version", no_argument, NULL, 'v'},         {"help", no_argument, NULL, 'h'},
         {0}};
     control_options o = {.death_fd = -1, .run_block_fd = -1};
     log_level level = LOG_INFO;
-    uint32_t n = 0;
+    uint32_t n = 0, log_fd = 2;
     bool ok = true;
     for (int c; ok && (c = getopt_long(argc, argv, "", options, NULL)) != -1;) {
         switch (c) {
@@ -78,6 +80,9 @@ int main(int argc, char **argv)
         case 'l':
             ok = log_level_parse(optarg, &level) == ST_OK;
             break;
+        case 'f':
+            ok = number(optarg, INT32_MAX, &log_fd);
+            break;
         case 'v':
             printf("memra-stage %s build %s, backends: %s\n", MEMRA_VERSION, MEMRA_BUILD_ID,
                    backend_names());
@@ -99,6 +104,6 @@ int main(int argc, char **argv)
     signal(SIGPIPE, SIG_IGN);
     char who[32];
     snprintf(who, sizeof who, "memra-stage %u", o.stage_i);
-    log_open(who, level, 2);
+    log_open(who, level, (int)log_fd);
     return control_run(&o);
 }

@@ -124,6 +124,24 @@ has_text() {
     cmp "$TEST_DIR/joined" "$TEST_DIR/out"
 }
 
+@test "run: characters stay whole, whatever tokens make them up and wherever the text is cut" {
+    local n
+    # Nearly all tokens are as likely as any other: byte tokens in every order.
+    local wild=(--temp 1000 --top-k 0 --top-p 1 --min-p 0 --seed 7 --stages 2)
+    for n in 1 2 3 17 120; do
+        run_pp run -n "$n" "${wild[@]}" --log-level warn
+        [[ $status == 0 ]]
+        iconv -f UTF-8 -t UTF-8 "$TEST_DIR/out" >/dev/null
+        cp "$TEST_DIR/out" "$TEST_DIR/text"
+        run_pp run -n "$n" "${wild[@]}" --json
+        [[ $status == 0 ]]
+        json_ok "$TEST_DIR/out" 'print map { $_->{text} } @v' >"$TEST_DIR/joined"
+        [[ -z $(tail -c 1 "$TEST_DIR/joined") ]] || echo >>"$TEST_DIR/joined"
+        cmp "$TEST_DIR/joined" "$TEST_DIR/text"
+    done
+    json_ok "$TEST_DIR/out" 'grep { $_->{text} =~ /\x{fffd}/ } @v' # it did meet such bytes
+}
+
 @test "run -n: 0, 1, -1, huge, and what is none" {
     local n
     run_pp run -p "Once" -n 0
@@ -180,6 +198,7 @@ has_text() {
     cp "$TEST_DIR/out" "$TEST_DIR/want"
     "$PP" run -f - -n 4 --temp 0 --log-level warn <"$TEST_DIR/text" | cmp - "$TEST_DIR/want"
     "$PP" run -f <(cat "$TEST_DIR/text") -n 4 --temp 0 --log-level warn | cmp - "$TEST_DIR/want"
+    refused 2 '/dev/zero is longer than the [0-9]+ bytes allowed' run -f /dev/zero
     refused 4 'cannot be read: Is a directory' run -f "$TEST_DIR"
     refused 4 'cannot be read: No such file' run -f "$TEST_DIR/none"
     refused 2 'both give the prompt' run -p x -f "$TEST_DIR/text"
@@ -310,7 +329,7 @@ has_text() {
 
 @test "logits: bad lists, and a run that fails leaves no file and no half one" {
     local list
-    for list in '' ' ' , 1, 1,,2 1.5 -1 x 4294967296; do
+    for list in '' ' ' ',' '1,' '1,,2' 1.5 -1 x 4294967296; do
         refused 2 '--tokens' logits --tokens "$list" -o "$TEST_DIR/got"
     done
     refused 2 'token 4294967295 in place 2 is not in the vocabulary of' \
@@ -426,7 +445,8 @@ has_text() {
     json_ok "$TEST_DIR/out" '$l->{devices}[0]{cores} >= 1 && $l->{isa} =~ /ref/'
     # What it lists can be used.
     local device
-    for device in $(awk 'NR > 1 && $1 ~ /^cpu/ { print $1 }' <("$PP" devices)); do
+    run_pp devices
+    for device in $(sed -n 's/^\(cpu[:0-9]*\) .*/\1/p' "$TEST_DIR/out"); do
         run_pp run -p Once -n 1 --devices "$device"
         [[ $status == 0 ]]
     done
