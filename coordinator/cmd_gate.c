@@ -1,5 +1,5 @@
 /* gate: the program's own check that its output does not depend on how it was run. */
-#include "coordinator/gate.h"
+#include "coordinator/gate_pipe.h"
 
 #include "common/boundary.h"
 
@@ -99,9 +99,9 @@ static status find_gates(const char *name, uint32_t *begin, uint32_t *end, errms
 static status run_gates(gate_context *g, uint32_t begin, uint32_t end, errmsg *e)
 {
     if (!g->canary)
-        gate_report_note(g->report, "%s: %u layers, prompt of %u tokens, %u + %u + %u decoded",
-                         g->model_path, g->model.n_layers, g->n_prompt, g->n_decode, g->n_decode,
-                         GATE_BURST * g->n_decode);
+        gate_report_note(g->report, "%s: %u layers, prompt of %u tokens in chunks of %u, %u + %u + %u decoded",
+                         g->model_path, g->model.n_layers, g->n_prompt, gate_chunk(g), g->n_decode,
+                         g->n_decode, gate_burst(g));
     for (uint32_t i = begin; i < end; i++) TRY(gates[i].run(g, e));
     return ST_OK;
 }
@@ -118,7 +118,7 @@ int cmd_gate(int argc, char **argv)
          "tokens of the prompt, 24 to 4000. Default: 288, or what the context holds", &n_prompt,
          PROMPT_MIN, PROMPT_MAX},
         {"decode", 'n', OPTION_U32, "N",
-         "steps each of greedy and sampled decode; three times as many deferred. Default: 8",
+         "steps each of greedy and sampled decode; three times as many deferred, 24 at least.\nDefault: 8",
          &n_decode, 1, DECODE_MAX},
         {"seed", 0, OPTION_U64, "S", "of the random prompt and of sampling. Default: 42", &seed, 0, 0},
     };

@@ -197,7 +197,7 @@ static status show_one(void *zmq, const runs *r, uint64_t pid, bool as_json, err
 static status list_json(void *zmq, const runs *r, errmsg *e)
 {
     json_t *list = json_array();
-    for (uint32_t i = 0; i < r->n && !interrupted; i++) {
+    for (uint32_t i = 0; i < r->n && interrupt_signal() == 0; i++) {
         json_t *j = ask(zmq, r->path[i]);
         if (j == NULL) {
             j = json_pack("{s:I, s:s}", "pid", (json_int_t)run_pid(r->path[i]), "state",
@@ -212,7 +212,7 @@ static status list_table(void *zmq, const runs *r, errmsg *e)
 {
     if (r->n == 0) return output_text("no live run\n", e);
     TRY(output_line(e, "%-8s %-13s %-7s %-9s %s", "pid", "state", "stages", "sessions", "model"));
-    for (uint32_t i = 0; i < r->n && !interrupted; i++) {
+    for (uint32_t i = 0; i < r->n && interrupt_signal() == 0; i++) {
         json_t *j = ask(zmq, r->path[i]);
         status s = print_listed(r->path[i], j, e);
         json_decref(j);
@@ -244,7 +244,7 @@ static status show(const common_options *c, const char *pid_text, errmsg *e)
 done:
     if (zmq != NULL) zmq_ctx_term(zmq);
     free(r);
-    if (s == ST_OK && interrupted) s = errmsg_set(e, ST_INTERRUPTED, "interrupted");
+    if (s == ST_OK && interrupt_signal() != 0) s = errmsg_set(e, ST_INTERRUPTED, "interrupted");
     return s;
 }
 

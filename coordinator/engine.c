@@ -213,7 +213,7 @@ void *engine_main(void *pipeline_)
         pthread_mutex_unlock(&p->lock);
         wait_for_something(p);
         pthread_mutex_lock(&p->lock);
-        bool asked = p->interrupt != NULL && *p->interrupt != 0;
+        bool asked = interrupt_asked(p);
         if (asked || p->closing)
             stop_cleanly(p, asked ? ST_INTERRUPTED : ST_CLOSED);
         else

@@ -134,6 +134,12 @@ struct pipeline {
     uint32_t n_free_readback, n_deferred;
 };
 
+/* The person asked to stop: *interrupt, which a signal handler sets. */
+static inline bool interrupt_asked(const pipeline *p)
+{
+    return p->interrupt != NULL && __atomic_load_n(p->interrupt, __ATOMIC_RELAXED) != 0;
+}
+
 /* --- engine.c: the thread -------------------------------------------------------------------------- */
 void *engine_main(void *pipeline_);
 void engine_wake(pipeline *p);

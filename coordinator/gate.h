@@ -13,15 +13,16 @@
  * red; a green canary means that the gate cannot see that breakage.
  *
  * Whether stages meet inside their layers is up to the machine's scheduler, so an arm that must
- * overlap is walked again, up to GATE_TRIES_MAX times, before it is called red. Its bits are compared
- * every time. An arm that must not overlap has one try. */
+ * overlap is walked again before it is called red: for GATE_TRIES_S seconds, or GATE_TRIES_MIN times if
+ * that takes longer. Its bits are compared every time. An arm that must not overlap has one try. */
 #ifndef COORDINATOR_GATE_H
 #define COORDINATOR_GATE_H
 
 #include "coordinator/gate_report.h"
 #include "coordinator/options.h"
 
-#define GATE_TRIES_MAX 100u
+#define GATE_TRIES_MIN 10u
+#define GATE_TRIES_S 10u
 
 /* What a gate needs to know of the model before it opens one. */
 typedef struct {
@@ -35,17 +36,23 @@ typedef struct {
     const char *model_path;
     gate_model model;
     bool canary;
-    uint32_t n_prompt, n_decode;      /* tokens; the burst of deferred steps is GATE_BURST decodes */
+    uint32_t n_prompt, n_decode;      /* tokens */
     uint64_t seed;                    /* of the prompt's random ids and of sampling */
     gate_report *report;
 } gate_context;
 
-#define GATE_BURST 3u                 /* deferred tokens per n_decode */
+#define GATE_BURST 3u                 /* deferred tokens per n_decode, */
+#define GATE_BURST_MIN 24u            /* but so many at least: stages must meet among them */
+
+static inline uint32_t gate_burst(const gate_context *g)
+{
+    return GATE_BURST * g->n_decode < GATE_BURST_MIN ? GATE_BURST_MIN : GATE_BURST * g->n_decode;
+}
 
 /* Positions that a gate's work takes. */
 static inline uint64_t gate_positions(const gate_context *g)
 {
-    return (uint64_t)g->n_prompt + (2u + GATE_BURST) * (uint64_t)g->n_decode;
+    return (uint64_t)g->n_prompt + 2ull * g->n_decode + gate_burst(g);
 }
 
 /* The gates. Each reports its arms (or canaries) to g->report as they end. An error is returned only

@@ -1,11 +1,12 @@
 #include "coordinator/gate_pipe.h"
 
-#include "common/wire.h"
+#include "common/clock.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 #define CHUNKS_WANTED 6u
+#define CHUNKS_MIN 3u
 #define DEFERRED_MAX 16u
 
 /* --- which cuts -------------------------------------------------------------------------------- */
@@ -170,7 +171,8 @@ status gate_cuts_few(gate_cuts out[4], uint32_t *n, const gate_context *g, errms
 
 /* --- opening ----------------------------------------------------------------------------------- */
 
-/* The person's doors with these cuts. Devices named for another number of stages do not apply. */
+/* The person's doors with these cuts. Devices named for another number of stages do not apply; faults
+ * are for the arms: what they are compared with runs undisturbed. */
 static status doors_for(doors *out, const doors *given, const gate_cuts *c, const gate_setup *setup,
                         errmsg *e)
 {
@@ -184,6 +186,10 @@ static status doors_for(doors *out, const doors *given, const gate_cuts *c, cons
     if (out->n_devices != c->n_stages && !(out->n_devices == 1 && out->device[0].kind == DEVICE_AUTO))
         out->n_devices = 0;
     if (setup->transport != TRANSPORT_AUTO) out->transport = setup->transport;
+    if (c->n_stages == 1) {
+        out->faults.n = 0;
+        out->fault_text[0] = '\0';
+    }
     if (setup->fault == NULL) return ST_OK;
     CHECK(strlen(setup->fault) < sizeof out->fault_text);
     strcpy(out->fault_text, setup->fault);
@@ -211,10 +217,9 @@ status gate_pipe_open(pipeline **out, const gate_context *g, const gate_cuts *c,
 
 uint32_t gate_chunk(const gate_context *g)
 {
-    uint32_t chunk = g->common->doors.step.prime_chunk;
-    if (chunk == 0) chunk = g->n_prompt / CHUNKS_WANTED;
-    if (chunk == 0) chunk = 1;
-    return least(chunk, WIRE_ROWS_MAX);
+    uint32_t asked = g->common->doors.step.prime_chunk;
+    uint32_t chunk = least(asked > 0 ? asked : g->n_prompt / CHUNKS_WANTED, g->n_prompt / CHUNKS_MIN);
+    return chunk > 0 ? chunk : 1;
 }
 
 step_doors gate_doors(const gate_context *g, uint32_t chunk, bool pipe, bool overlap)
@@ -224,6 +229,11 @@ step_doors gate_doors(const gate_context *g, uint32_t chunk, bool pipe, bool ove
     d.prime_pipe = pipe;
     d.overlap = overlap;
     return d;
+}
+
+bool gate_may_try(const gate_arm *a, uint64_t begin_ns)
+{
+    return a->green && (a->tries < GATE_TRIES_MIN || now_ns() - begin_ns < GATE_TRIES_S * NS_PER_S);
 }
 
 bool gate_fatal(status s)

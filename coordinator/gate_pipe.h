@@ -42,11 +42,15 @@ static inline gate_cuts gate_cuts_even(uint32_t n_stages)
 MUST_USE status gate_pipe_open(pipeline **out, const gate_context *g, const gate_cuts *c,
                                const gate_setup *setup, errmsg *e);
 
-/* The chunk length that ppn and transport use: the door's, or a sixth of the prompt. */
+/* The chunk length of arms that do not choose one: a sixth of the prompt, or the door's, at most a
+ * third of the prompt (with fewer chunks stages need not meet). */
 uint32_t gate_chunk(const gate_context *g);
 
 /* Step doors with everything on and this chunk length. */
 step_doors gate_doors(const gate_context *g, uint32_t chunk, bool pipe, bool overlap);
+
+/* May this arm, begun at begin_ns, be walked (once more)? See gate.h. */
+bool gate_may_try(const gate_arm *a, uint64_t begin_ns);
 
 /* True: this status ends the whole gate; otherwise it is only the arm's red. */
 bool gate_fatal(status s);

@@ -8,6 +8,7 @@
  *   flipped    both doors change between steps, while deferred steps are in flight
  *
  * The reference walks the serial way with the door shut, and once more the pipelined way. */
+#include "common/clock.h"
 #include "coordinator/gate_count.h"
 #include "coordinator/gate_pipe.h"
 #include "coordinator/gate_record.h"
@@ -148,7 +149,8 @@ static status arm_walk(work *w, pipeline *p, gate_arm *a, uint32_t n_stages, con
     bool may_meet = n_stages > 1 && (as->pipelined || as->flips);
     walked done;
     uint64_t in_prompt = 0, in_burst = 0; /* over all tries */
-    while (a->tries < GATE_TRIES_MAX && a->green) {
+    uint64_t begin = now_ns();
+    while (gate_may_try(a, begin)) {
         gate_counts before;
         gate_arm_again(a);
         gate_counts_take(&before, p);
@@ -326,7 +328,7 @@ static status canary_run(work *w, const gate_cuts *c, const canary *k, errmsg *e
 
 static status work_open(work *w, const gate_context *g, errmsg *e)
 {
-    *w = (work){.g = g, .n_burst = GATE_BURST * g->n_decode, .chunk = gate_chunk(g)};
+    *w = (work){.g = g, .n_burst = gate_burst(g), .chunk = gate_chunk(g)};
     w->n_rows = g->n_prompt + 2 * g->n_decode + w->n_burst;
     uint32_t n_tokens = g->n_prompt + w->n_burst;
     w->tokens = malloc(n_tokens * sizeof *w->tokens);

@@ -9,6 +9,7 @@
  *   fork and truncate  a fork in the middle of a KV block; parent and child go on differently; the
  *                      child forgets its own way and takes the parent's, after the parent has gone;
  *                      the parent forgets half of its prompt and reads it again */
+#include "common/clock.h"
 #include "coordinator/gate_count.h"
 #include "coordinator/gate_pipe.h"
 #include "coordinator/gate_record.h"
@@ -179,8 +180,8 @@ static status arm_walk(work *w, pipeline *p, uint32_t n_stages, const arm_way *h
     bool may_meet = n_stages > 1 && how->pipe;
     bool must_meet = may_meet && how->kind == WALK_CHUNKS &&
                      (w->g->n_prompt + how->chunk - 1) / how->chunk >= MEET_CHUNKS_MIN;
-    uint32_t tries_max = how->run_serial ? CANARY_TRIES : GATE_TRIES_MAX;
-    while (a->tries < tries_max && a->green) {
+    uint64_t begin = now_ns();
+    while (gate_may_try(a, begin) && (!how->run_serial || a->tries < CANARY_TRIES)) {
         gate_counts before;
         gate_arm_again(a);
         gate_counts_take(&before, p);

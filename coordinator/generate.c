@@ -112,7 +112,7 @@ static status decode(generate_result *out, session *one, const tokenizer *words,
         TRY(put_token(w, words, next, first, r->json, e));
         first = false;
         if (++out->n_generated == r->n_max) break;
-        if (interrupted) return errmsg_set(e, ST_INTERRUPTED, "interrupted");
+        if (interrupt_signal() != 0) return errmsg_set(e, ST_INTERRUPTED, "interrupted");
         uint64_t begin = now_ns();
         TRY(session_step(one, next, NULL, &next, e));
         out->steps_ns += now_ns() - begin;

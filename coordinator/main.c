@@ -29,8 +29,8 @@ static const struct {
 /* The first signal asks, the second ends: stages end with the process that started them. */
 static void on_signal(int n)
 {
-    if (interrupted) _exit(128 + n);
-    interrupted = n;
+    if (interrupt_signal() != 0) _exit(128 + n);
+    __atomic_store_n(&interrupted, n, __ATOMIC_RELAXED);
 }
 
 static void install_handlers(void)

@@ -245,6 +245,6 @@ int command_failed(const errmsg *e)
         log_error("%s", e->text);
         if (log_in_file) dprintf(STDERR_FILENO, "memra-pp: error: %s\n", e->text);
     }
-    if (interrupted) return 128 + interrupted;
+    if (interrupt_signal() != 0) return 128 + interrupt_signal();
     return gone ? 128 + SIGPIPE : status_exit_code(e->code);
 }

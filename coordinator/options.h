@@ -91,6 +91,12 @@ int cmd_devices(int argc, char **argv);
  * and ends with 128 + *interrupted. */
 extern volatile int interrupted;
 
+/* Its value; the handler may run on another thread. */
+static inline int interrupt_signal(void)
+{
+    return __atomic_load_n(&interrupted, __ATOMIC_RELAXED);
+}
+
 /* Print the error to stderr by log_error and return its exit code (128 + signal when interrupted).
  * Nothing is printed for ST_INTERRUPTED, nor for a reader of stdout that went away (output.h: exit
  * code 141, as if SIGPIPE had ended us). With --log-file the line goes to stderr as well. */

@@ -20,9 +20,9 @@ static status wait_for(int fd, short what, errmsg *e)
 {
     for (;;) {
         struct pollfd p = {.fd = fd, .events = what};
-        int n = poll(&p, 1, interrupted ? 0 : 100);
+        int n = poll(&p, 1, interrupt_signal() != 0 ? 0 : 100);
         if (n > 0 || (n < 0 && errno != EINTR && errno != EAGAIN)) return ST_OK;
-        if (interrupted) return errmsg_set(e, ST_INTERRUPTED, "interrupted");
+        if (interrupt_signal() != 0) return errmsg_set(e, ST_INTERRUPTED, "interrupted");
     }
 }
 

@@ -55,7 +55,7 @@ status supervise_lost(pipeline *p, uint32_t s, errmsg *e)
     bool asked = WIFSIGNALED(w) && (WTERMSIG(w) == SIGTERM || WTERMSIG(w) == SIGINT ||
                                     WTERMSIG(w) == SIGHUP || WTERMSIG(w) == SIGQUIT);
     for (int ms = 0; asked && ms < SIGNAL_GRACE_MS; ms += 10) {
-        if (p->interrupt != NULL && *p->interrupt != 0) return ST_INTERRUPTED;
+        if (interrupt_asked(p)) return ST_INTERRUPTED;
         usleep(10000);
     }
     errmsg changed = {0};

@@ -148,9 +148,10 @@ status edges_send(edges *x, uint32_t slot, uint64_t seq, const wire_row *rows, u
                   .kind = SLOT_STEP,
                   .seq = seq,
                   .hidden = hidden};
-    TRY(edges_cross(x, &c, e));
+    /* Counted first, so that whoever sees the result of the step sees it counted; when the crossing
+     * fails, so does the process. */
     add(&x->words->tx_rows, n_rows);
     add(&x->words->tx_bytes, n_rows * boundary_row_bytes(x->kind->n_embd(x->out), 0));
     add(&x->words->tx_crossings[slot], 1);
-    return ST_OK;
+    return edges_cross(x, &c, e);
 }

@@ -210,20 +210,18 @@ static status step(worker *w, const void *frame, errmsg *e)
     }
     begin = now_ns();
     TRY(walk(w, &v, corrupt, e));
+    wire_result r = {0};
+    if (is_last(w)) TRY(stage_head(w->body, v.samplers, &w->results, seq, &r.n_rows, e));
     busy += now_ns() - begin;
-    if (!is_last(w)) {
-        TRY(edges_send(&w->edges, v.step->slot, seq, v.rows, v.step->n_rows, stage_hidden(w->body), e));
-    } else {
-        begin = now_ns();
-        wire_result r = {0};
-        TRY(stage_head(w->body, v.samplers, &w->results, seq, &r.n_rows, e));
-        busy += now_ns() - begin;
-        TRY(say(w, WIRE_RESULT, seq, &r, sizeof r, e));
-    }
+    /* Counted before it is handed on: who sees the step's result sees it counted, by every stage. */
     add(&w->words->busy_ns, busy);
     add(&w->words->n_steps, 1);
     add(&w->words->n_rows, v.step->n_rows);
     if (prime) add(&w->words->n_chunks, 1);
+    if (is_last(w))
+        TRY(say(w, WIRE_RESULT, seq, &r, sizeof r, e));
+    else
+        TRY(edges_send(&w->edges, v.step->slot, seq, v.rows, v.step->n_rows, stage_hidden(w->body), e));
     atomic_store_explicit(&w->words->step_done, seq, memory_order_release);
     atomic_fetch_add_explicit(&w->words->progress, 1, memory_order_release);
     return ST_OK;

@@ -445,9 +445,9 @@ has_text() {
     json_ok "$TEST_DIR/out" '$l->{devices}[0]{cores} >= 1 && $l->{isa} =~ /ref/'
     # What it lists can be used.
     local device
-    run_pp devices
-    for device in $(sed -n 's/^\(cpu[:0-9]*\) .*/\1/p' "$TEST_DIR/out"); do
+    while read -r device _; do
+        [[ $device == cpu* ]] || continue
         run_pp run -p Once -n 1 --devices "$device"
         [[ $status == 0 ]]
-    done
+    done < <("$PP" devices)
 }

@@ -71,7 +71,8 @@ has() {
     is "$CODE" 0
     has "$OUT" "stages=2 devices=auto"
     has "$OUT" "[run][-m][$CLONE/launch/demo/demo.gguf][-p][Once upon a time]"
-    is "$ERR" "pp-run: configuring build/release"
+    is "$ERR" "pp-run: configuring build/release
+pp-run: building build/release"
     not_called '^apt-get'
     called '^cmake --preset release --fresh -DMEMRA_TESTS=OFF -G Ninja'
     called '^cmake --build .*build/release --parallel [0-9]+ --target memra-pp memra-stage'

@@ -51,7 +51,16 @@ static void check_tensors(const gguf *g)
         CHECK(gguf_tensor_read(g, t, first, t->bytes < 64 ? t->bytes : 64, &e) == ST_OK);
         held += t->bytes;
     }
-    CHECK(held <= files); /* or some would overlap */
+    CHECK(held <= files);
+    uint64_t n = gguf_n_tensors(g) < 64 ? gguf_n_tensors(g) : 64;
+    for (uint64_t i = 0; i < n; i++) {
+        for (uint64_t j = 0; j < i; j++) {
+            const gguf_tensor *a = gguf_tensor_at(g, i), *b = gguf_tensor_at(g, j);
+            CHECK(strcmp(a->name, b->name) != 0);
+            CHECK(a->file_i != b->file_i || a->offset + a->bytes <= b->offset ||
+                  b->offset + b->bytes <= a->offset);
+        }
+    }
 }
 
 static void check_key(const gguf *g, const char *key)

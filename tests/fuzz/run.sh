@@ -28,7 +28,10 @@ file="common/status.c common/dtype.c common/gguf*.c"
 case $target in
 gguf) sources="$file common/model*.c common/fmath.c" ;;
 doors) sources="common/status.c common/door*.c common/fault.c" ;;
-tokenizer) sources="$file coordinator/tokenizer*.c coordinator/utf8.c tests/support/vocab_file.c" ;;
+tokenizer)
+    sources="$file coordinator/tokenizer*.c coordinator/utf8.c tests/support/vocab_file.c
+        tests/support/gguf_build.c tests/support/llama_build.c"
+    ;;
 *) sources="common/*.c" ;;
 esac
 

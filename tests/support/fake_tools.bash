@@ -81,7 +81,7 @@ run_make() {
 }
 
 run_ninja() {
-    echo "ninja: no work to do."
+    :
 }
 
 run_pkg-config() {
@@ -109,6 +109,7 @@ run_cmake() {
             echo "x.c:1: error: no such luck"
             exit 2
         fi
+        [[ -e $dir/bin/memra-pp ]] || echo "[1/2] Building C object x.c.o"
         mkdir -p "$dir/bin"
         fake memra-pp
         ln -sf "$FAKE/memra-pp" "$dir/bin/memra-pp"

@@ -21,12 +21,12 @@ static float float_of(uint32_t u)
     return x;
 }
 
-/* Every 509th float there is, which meets all exponents and both signs. */
+/* Every 2039th float there is, which meets all exponents and both signs. */
 static void expf_is_within_two_ulp(void **state)
 {
     (void)state;
     double worst = 0;
-    for (uint64_t u = 0; u <= UINT32_MAX; u += 509) {
+    for (uint64_t u = 0; u <= UINT32_MAX; u += 2039) {
         float x = float_of((uint32_t)u), y = fm_expf(x);
         if (x != x) {
             assert_true(y != y);
@@ -71,7 +71,7 @@ static void vector_exp_has_the_same_bits(void **state)
     static const float edges[] = {0.0f, -0.0f, FM_EXPF_MIN, FM_EXPF_MAX, INFINITY, -INFINITY,
                                   NAN, -NAN, FLT_MIN, -FLT_MIN, 0x1p-149f, FLT_MAX, -FLT_MAX};
     seeded s = {1};
-    for (int round = 0; round < 1000; round++) {
+    for (int round = 0; round < 500; round++) {
         for (int i = 0; i < N; i++) {
             uint64_t u = seeded_next(&s);
             /* Any bit pattern, or one of the range that matters. */
@@ -100,7 +100,7 @@ static void exp_log_pow_are_within_1e_15(void **state)
     (void)state;
     seeded s = {2};
     double worst_exp = 0, worst_log = 0, worst_pow = 0;
-    for (int i = 0; i < 1000000; i++) {
+    for (int i = 0; i < 300000; i++) {
         double x = uniform(&s, -708, 709.7);
         if (i % 2) x /= 700;
         long double want = expl((long double)x);
@@ -136,7 +136,7 @@ static void sincos_is_within_1e_15(void **state)
     (void)state;
     seeded s = {3};
     double worst = 0;
-    for (int i = 0; i < 1000000; i++) {
+    for (int i = 0; i < 300000; i++) {
         double x = ldexp(uniform(&s, -1, 1), (int)seeded_below(&s, 41));
         /* The worst for the reduction: next to a multiple of pi/2. */
         if (i % 4 == 0) x = floor(x) * 1.5707963267948966;

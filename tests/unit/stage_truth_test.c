@@ -122,8 +122,7 @@ static void rope_kinds_are_true(void **state)
     check_built("yarn, partial, magnitude", b, DT_F32, 1e-10);
 }
 
-/* --- recorded logits
- * ------------------------------------------------------------------------------- */
+/* --- recorded logits --- */
 
 static const char *shared(const char *format, const char *name)
 {
@@ -250,8 +249,7 @@ static void llama_fixture_is_as_recorded(void **state)
     assert_true(error <= 1e-10);
 }
 
-/* --- text
- * ------------------------------------------------------------------------------------------ */
+/* --- text --- */
 
 static void append_piece(char *text, const gguf_str *piece)
 {

@@ -1,0 +1,172 @@
+#!/usr/bin/env bats
+# The gates of memra-pp on the demo model: green, and red when something is broken on purpose. A gate
+# that stays green over its canaries, or whose counters stand still, is a failure here.
+load ../support/common
+
+setup() {
+    memra_setup
+    load_pids=()
+}
+
+teardown() {
+    ((${#load_pids[@]} == 0)) || kill "${load_pids[@]}" 2>/dev/null || true
+    memra_teardown
+}
+
+# gate ARGUMENT..: OUT and ERR are what it wrote, CODE its exit code.
+gate() {
+    CODE=0
+    "$PP" gate "$@" >"$TEST_DIR/out" 2>"$TEST_DIR/err" </dev/null || CODE=$?
+    OUT=$(<"$TEST_DIR/out")
+    ERR=$(<"$TEST_DIR/err")
+}
+
+show() {
+    printf '%s\nexit code %s\n%s\n' "$OUT" "$CODE" "$ERR" >&2
+}
+
+# expect CODE PATTERN..: the exit code, and lines (of both streams) that match each pattern.
+expect() {
+    local code=$1 pattern
+    shift
+    [[ $CODE == "$code" ]] || {
+        show
+        return 1
+    }
+    for pattern; do
+        grep -qE -- "$pattern" <<<"$OUT"$'\n'"$ERR" || {
+            printf 'no line matches: %s\n' "$pattern" >&2
+            show
+            return 1
+        }
+    done
+}
+
+no_line() {
+    ! grep -E -- "$1" <<<"$OUT" >&2
+}
+
+# json FIELD: of the last line, which must be an object, as every other line.
+json() {
+    perl -MJSON::PP -e '
+        my $o;
+        while (<STDIN>) { $o = decode_json($_) }
+        my $v = $o->{$ARGV[0]};
+        print JSON::PP::is_bool($v) ? ($v ? "true" : "false") : $v' "$1" <<<"$OUT"
+}
+
+@test "ppn: every kind of arm agrees with one stage, and stages met" {
+    gate ppn --json -m "$DEMO"
+    expect 0
+    [[ $(json verdict) == green && $(json red) == 0 ]]
+    (($(json arms) >= 40 && $(json crossings) > 1000 && $(json overlaps) > 10))
+    for arm in reference serial pipelined flipped; do
+        grep -q "\"arm\":\"$arm\",\"stages\":[1-9]" <<<"$OUT"
+    done
+    assert_nothing_left
+}
+
+@test "prime: any chunk lengths, forks and truncations agree with one piece" {
+    gate prime --json -m "$DEMO" --stages 3
+    expect 0
+    [[ $(json verdict) == green ]]
+    (($(json arms) >= 30 && $(json chunks) > 1000 && $(json overlaps) > 10))
+    for arm in "chunks of 1, serial" "chunks of 65, overlapped" "one piece, serial" \
+        "odd pieces, overlapped" "fork and truncate, serial"; do
+        grep -q "\"arm\":\"$arm\",\"stages\":3" <<<"$OUT"
+    done
+}
+
+@test "transport: every edge in both slots, probed and used" {
+    gate transport --json -m "$DEMO"
+    expect 0
+    [[ $(json verdict) == green ]]
+    # 2, 3 and 8 stages, by auto and by shm: 8 probes for each edge
+    [[ $(json probes) == $((2 * 8 * (2 + 3 + 8))) ]]
+}
+
+@test "every set of cuts of a small model" {
+    require_shared models/stories260K/stories260K-f32.gguf
+    gate ppn -m "$SHARED/models/stories260K/stories260K-f32.gguf"
+    # 5 layers have 15 sets of cuts, with three arms each; two arms have one stage
+    expect 0 "^1\.\.47$" "^ok .* N=5 cuts 1,2,3,4 flipped" "^# green"
+    no_line "^not ok"
+}
+
+@test "the canaries of every gate are noticed" {
+    gate all -m "$DEMO" --canary
+    expect 1 "^red: .*all 16 canaries were noticed"
+    no_line "^GREEN"
+    [[ $(grep -c "^red   " <<<"$OUT") == 16 ]]
+    assert_nothing_left
+}
+
+@test "green under load, after other work" {
+    local i
+    for ((i = 0; i < 2 * $(nproc); i++)); do
+        (while :; do :; done) 3>&- 4>&- &
+        load_pids+=($!)
+    done
+    gate ppn -m "$DEMO" --stages 3 --splits 2,5
+    expect 0 "^# green"
+    gate prime -m "$DEMO" --stages 2 -p 130
+    expect 0 "^# green"
+    gate transport -m "$DEMO" --stages 2
+    expect 0 "^# green"
+}
+
+@test "a fault from the door makes the arms red, not their reference" {
+    gate ppn -m "$DEMO" --stages 2 --splits 3 --fault stage=0,at=decode,kind=corrupt
+    expect 1 "^ok 1 - ppn N=1 reference" "^not ok .*row 288 column [0-9]+ is .*0x[0-9a-f]{8}.*differ" \
+        "^# red: ppn: 1 of 5 arms"
+    gate ppn -m "$DEMO" --stages 2 --splits 3 --fault stage=1,at=decode,kind=kill
+    expect 1 "^not ok .*stage 1 .*SIGKILL"
+    gate transport -m "$DEMO" --stages 2 --fault stage=0,at=load,kind=corrupt
+    expect 1 "^not ok .*byte probe of boundary 0 -> 1 failed: slot 0, 1 rows"
+    assert_nothing_left
+}
+
+@test "the doors choose the pipelines" {
+    gate ppn -m "$DEMO" -p 48 -n 2 --stages 7
+    # 7 of 8 layers' cuts are chosen in 7 ways
+    expect 0 "^1\.\.23$"
+    gate ppn -m "$DEMO" -p 48 -n 2 --stages 3 --splits auto
+    expect 0 "^1\.\.5$"
+    MEMRA_PP_STAGES=2 MEMRA_PP_SPLIT=7 gate ppn -m "$DEMO" -p 48 -n 2
+    expect 0 "^ok .* N=2 cuts 7 serial" "^1\.\.5$"
+    gate transport -m "$DEMO" -p 48 --stages 2 --transport shm
+    expect 0 "^1\.\.3$"
+}
+
+@test "what cannot be meant is refused in one line" {
+    local line
+    while read -r code line; do
+        # shellcheck disable=SC2086 # words
+        gate $line
+        expect "$code" "memra-pp: error: "
+        [[ -z $OUT && $(wc -l <<<"$ERR") == 1 ]] || show
+    done <<END
+2
+2 ppn prime
+2 spec
+2 ppn -m $DEMO -p 23
+2 ppn -m $DEMO -p 4001
+2 ppn -m $DEMO -n 0
+2 ppn -m $DEMO -p 500 --ctx 128
+2 ppn -m $DEMO --ctx 20
+2 ppn -m $DEMO --stages 9
+2 prime -m $DEMO --stages 9
+3 ppn -m $TEST_DIR/none.gguf
+END
+}
+
+@test "Ctrl-C ends a gate within a second and leaves nothing" {
+    start_pp "$TEST_DIR/out" gate all -m "$DEMO" --stages 3
+    wait_for 10 grep -q "^ok 5 " "$TEST_DIR/out"
+    began=$(now_ms)
+    kill -INT -- "-$PP_PID"
+    end_of "$PP_PID" 5
+    [[ $END_CODE == 130 ]]
+    (($(now_ms) - began < 1500))
+    assert_nothing_left
+}
