@@ -53,7 +53,8 @@ typedef struct gguf gguf;
 MUST_USE status gguf_open(gguf **out, const char *path, errmsg *e);
 
 /* The same over descriptors that are already open, in part order (a stage gets them from the
- * coordinator). Takes no ownership of the array; owns the descriptors from then on, on error too. */
+ * coordinator). Takes no ownership of the array; owns the descriptors from then on, on error
+ * too. */
 MUST_USE status gguf_open_fds(gguf **out, const int *fds, uint32_t n_fds, errmsg *e);
 
 void gguf_close(gguf *g);

@@ -1,7 +1,8 @@
 /* gguf_impl.h - what the gguf_*.c files share; nobody else includes it.
  *
- * gguf_parse.c (with gguf_reader.c and gguf_directory.c) turns one open file into a gguf_part, gguf_split.c finds and cross-checks the parts
- * of a model, gguf_array.c reads arrays on demand, gguf.c answers questions. */
+ * gguf_parse.c (with gguf_reader.c and gguf_directory.c) turns one open file into a gguf_part,
+ * gguf_split.c finds and cross-checks the parts of a model, gguf_array.c reads arrays on demand,
+ * gguf.c answers questions. */
 #ifndef COMMON_GGUF_IMPL_H
 #define COMMON_GGUF_IMPL_H
 

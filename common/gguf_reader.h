@@ -1,8 +1,8 @@
 /* gguf_reader.h - the bytes of one file, in order, for the gguf_*.c files only.
  *
- * Bytes come through a window filled by pread. Nothing is taken that is not there: each function that
- * returns a status refuses (ST_BAD_MODEL) with a line naming the file, what is being read (the
- * subject) and the offset. */
+ * Bytes come through a window filled by pread. Nothing is taken that is not there: each function
+ * that returns a status refuses (ST_BAD_MODEL) with a line naming the file, what is being read
+ * (the subject) and the offset. */
 #ifndef COMMON_GGUF_READER_H
 #define COMMON_GGUF_READER_H
 
