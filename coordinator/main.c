@@ -7,6 +7,7 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -87,6 +88,7 @@ int main(int argc, char **argv)
 {
     fill_descriptors();
     install_handlers();
+    setenv("HWLOC_HIDE_ERRORS", "2", 0); /* it would print lines of its own beside ours */
     int code = 0;
     if (argc < 2) {
         help(stderr);

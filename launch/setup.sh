@@ -165,17 +165,25 @@ setup_configure() {
     : >"$dir/.configured"
 }
 
-# Build the targets "${@:3}" (all when none) of build/PRESET; says so only when there is work to do.
+# The build tool's output passed through; says "building" once there is something to compile.
+setup_watch_build() {
+    local line said=no
+    while IFS= read -r line; do
+        printf '%s\n' "$line"
+        if [[ $said == no && $line == *'Building C object'* ]]; then
+            setup_say "building $1"
+            said=yes
+        fi
+    done
+}
+
+# Build the targets "${@:2}" (all when none) of build/PRESET.
 setup_make() {
     local preset=$1 dir=$setup_root/build/$1
     shift
-    if [[ $(setup_tool "$dir") != ninja ]] ||
-        ! ninja -C "$dir" -n "$@" 2>/dev/null 9>&- | grep 'no work to do' >/dev/null; then
-        setup_say "building build/$preset"
-    fi
     local -a options=(--build "$dir" --parallel "$(nproc)")
     (($# == 0)) || options+=(--target "$@")
-    cmake "${options[@]}" </dev/null >"$dir/log" 2>&1 9>&- ||
+    cmake "${options[@]}" </dev/null 2>&1 9>&- | setup_watch_build "build/$preset" >"$dir/log" ||
         setup_show_log "$dir/log" 1 "the build failed"
 }
 

@@ -102,6 +102,7 @@ int main(int argc, char **argv)
     /* Ctrl-C goes to the whole group: the coordinator decides, stages are told. */
     signal(SIGINT, SIG_IGN);
     signal(SIGPIPE, SIG_IGN);
+    setenv("HWLOC_HIDE_ERRORS", "2", 0); /* it would print lines of its own beside ours */
     char who[32];
     snprintf(who, sizeof who, "memra-stage %u", o.stage_i);
     log_open(who, level, (int)log_fd);

@@ -255,7 +255,8 @@ has_text() {
 @test "a bar shows loading on a terminal, none in a pipe" {
     command -v script >/dev/null || skip "no script(1) for a terminal"
     # Slow enough in loading that a bar is due.
-    local words="$PP run -p Once -n 2 --stages 2 --fault stage=1,at=load,kind=slow:400"
+    local words
+    words="$(printf %q "$PP") run -p Once -n 2 --stages 2 --fault stage=1,at=load,kind=slow:400"
     TERM=xterm script -qec "$words" /dev/null </dev/null >"$TEST_DIR/screen"
     grep -q 'loading stage 1 .*\[' "$TEST_DIR/screen"
     TERM=dumb script -qec "$words" /dev/null </dev/null >"$TEST_DIR/screen"

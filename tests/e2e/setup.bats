@@ -29,6 +29,7 @@ pp() {
 pp_on_terminal() {
     local typed=$1 command
     shift
+    script -qec true /dev/null >/dev/null 2>&1 || skip "no pseudo-terminal can be made here"
     command=$(printf '%q ' env "PATH=$FAKE" "$FAKE/bash" "$CLONE/launch/pp-run.sh" "$@")
     CODE=0
     OUT=$(printf '%s' "$typed" | script -qec "$command" /dev/null) || CODE=$?

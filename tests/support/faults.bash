@@ -18,7 +18,8 @@ pp() {
     ERR=$(<"$TEST_DIR/err")
 }
 
-# expect_error CODE PATTERN [FILE]: it ended with that code and exactly one error line, which matches.
+# expect_error CODE PATTERN [FILE]: it ended with that code and exactly one error line, which
+# matches.
 expect_error() {
     local text=${3:+$(<"$3")}
     text=${text:-$ERR}
