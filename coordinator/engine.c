@@ -79,6 +79,8 @@ static status on_loaded(pipeline *p, uint32_t s, const wire_loaded *l, errmsg *e
 {
     stage_slot *t = &p->stage[s];
     t->facts = *l;
+    for (char *c = t->facts.device_name; *c != '\0'; c++)
+        if (*c < 0x20 || *c > 0x7e) *c = '?'; /* it goes to terminals and into JSON */
     t->loaded = true;
     t->loaded_ns = now_ns();
     if (!all_of(p, offsetof(stage_slot, loaded))) return ST_OK;

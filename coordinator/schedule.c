@@ -3,6 +3,7 @@
  * hold up a neighbour's decode. Rows of one session are issued in the order of their positions. The
  * window bounds the steps in flight: enough that every stage has one in hand and one waiting. */
 #include "coordinator/engine.h"
+#include "coordinator/kvbooks.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -172,8 +173,9 @@ static status issue(pipeline *p, request *r, errmsg *e)
     flight *f = free_flight(p);
     CHECK(f != NULL);
     *f = (flight){.readback = f->readback, .readback_for = f->readback_for};
-    if (p->n_kv_ops > WIRE_KV_OPS_MAX) return send_step(p, NULL, 0, f, e);
     uint32_t n_rows = chunk_rows(p, r);
+    TRY(kvbooks_slide(r->session, r->first_position + r->n_issued, n_rows, e));
+    if (p->n_kv_ops > WIRE_KV_OPS_MAX) return send_step(p, NULL, 0, f, e);
     f->first_row = r->n_issued;
     TRY(send_step(p, r, n_rows, f, e));
     r->session->steps += n_rows;
@@ -207,7 +209,12 @@ static status take_row(pipeline *p, const flight *f, uint32_t i, errmsg *e)
         return errmsg_set(e, ST_PROTOCOL, "stage %u: step %llu reported done, result row %u is not its",
                           p->n_stages - 1, (unsigned long long)f->seq, f->readback[i]);
     }
-    if (row->status != ST_OK) {
+    uint32_t row_status = row->status;
+    if (row_status != ST_OK && row_status != ST_NAN) {
+        return errmsg_set(e, ST_PROTOCOL, "stage %u: result row %u has status %u", p->n_stages - 1,
+                          f->readback[i], row_status);
+    }
+    if (row_status == ST_NAN) {
         return errmsg_set(e, ST_NAN, "stage %u: NaN or infinity in the logits of session %u after "
                           "position %llu",
                           p->n_stages - 1, r->session->id, (unsigned long long)position);
