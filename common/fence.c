@@ -114,7 +114,8 @@ typedef struct {
     const model_desc *m;
     uint32_t n_stages;
     uint64_t before[LAYERS_MAX + 1]; /* bytes of the layers before il */
-    uint64_t limit;                  /* no stage is larger (second pass) */
+    uint32_t cost[STAGES_MAX];       /* of a byte, by stage; all 1 where all are alike */
+    uint64_t limit;                  /* no stage costs more (second pass) */
     wide *best;                      /* [n_stages + 1][n_layers + 1]: stages left, first layer */
 } auto_plan;
 
@@ -123,19 +124,38 @@ static wide *best_at(auto_plan *p, uint32_t stages_left, uint32_t il)
     return &p->best[(size_t)stages_left * (p->m->n_layers + 1) + il];
 }
 
-static uint64_t range_bytes(const auto_plan *p, uint32_t from, uint32_t to)
+/* Of the stage with stages_left from it on: bytes x cost. */
+static uint64_t range_cost(const auto_plan *p, uint32_t stages_left, uint32_t from, uint32_t to)
 {
-    return p->before[to] - p->before[from] + extra_bytes(p->m, from == 0, to == p->m->n_layers);
+    uint64_t bytes =
+        p->before[to] - p->before[from] + extra_bytes(p->m, from == 0, to == p->m->n_layers);
+    return bytes * p->cost[p->n_stages - stages_left];
+}
+
+/* Costs x bytes, squared and summed over 64 stages, must stay below 2^128. */
+#define COSTED_BYTES_MAX (1ull << 46)
+
+static void take_costs(auto_plan *p, const uint32_t *cost)
+{
+    uint64_t all = p->before[p->m->n_layers] + extra_bytes(p->m, true, true);
+    for (uint32_t s = 0; s < p->n_stages; s++) {
+        uint32_t c = 1;
+        if (cost != NULL && all < COSTED_BYTES_MAX) {
+            c = cost[s] > FENCE_COST_UNIT ? cost[s] : FENCE_COST_UNIT;
+            if (c > FENCE_COST_MAX) c = FENCE_COST_MAX;
+        }
+        p->cost[s] = c;
+    }
 }
 
 /* The worth of a split whose next stage is [from, to), with stages_left including it. */
 static wide split_worth(auto_plan *p, bool squares, uint32_t stages_left, uint32_t from,
                         uint32_t to)
 {
-    wide rest = *best_at(p, stages_left - 1, to), bytes = range_bytes(p, from, to);
+    wide rest = *best_at(p, stages_left - 1, to), cost = range_cost(p, stages_left, from, to);
     if (rest == WIDE_MAX) return WIDE_MAX;
-    if (!squares) return bytes > rest ? bytes : rest;
-    return bytes > p->limit ? WIDE_MAX : bytes * bytes + rest;
+    if (!squares) return cost > rest ? cost : rest;
+    return cost > p->limit ? WIDE_MAX : cost * cost + rest;
 }
 
 static void fill_best(auto_plan *p, bool squares)
@@ -156,7 +176,7 @@ static void fill_best(auto_plan *p, bool squares)
     }
 }
 
-static status plan_auto(fence *f, const model_desc *m, errmsg *e)
+static status plan_auto(fence *f, const model_desc *m, const uint32_t *cost, errmsg *e)
 {
     auto_plan *p = calloc(1, sizeof *p);
     if (p != NULL) p->best = calloc((size_t)(f->n_stages + 1) * (m->n_layers + 1), sizeof(wide));
@@ -169,6 +189,7 @@ static status plan_auto(fence *f, const model_desc *m, errmsg *e)
     for (uint32_t il = 0; il < m->n_layers; il++) {
         p->before[il + 1] = p->before[il] + model_layer_bytes(m, il);
     }
+    take_costs(p, cost);
     fill_best(p, false);
     p->limit = (uint64_t)*best_at(p, f->n_stages, 0);
     fill_best(p, true);
@@ -185,7 +206,7 @@ static status plan_auto(fence *f, const model_desc *m, errmsg *e)
     return ST_OK;
 }
 
-static status plan(fence *f, const doors *d, const model_desc *m, errmsg *e)
+static status plan(fence *f, const doors *d, const model_desc *m, const uint32_t *cost, errmsg *e)
 {
     const char *stages = doors_name(d, DOOR_STAGES);
     uint32_t n_legal = count_legal_cuts(m);
@@ -203,19 +224,25 @@ static status plan(fence *f, const doors *d, const model_desc *m, errmsg *e)
     f->n_stages = d->n_stages;
     f->at[f->n_stages] = m->n_layers;
     if (d->splits == SPLITS_LIST) return plan_list(f, d, m, e);
-    if (d->splits == SPLITS_AUTO) return plan_auto(f, m, e);
+    if (d->splits == SPLITS_AUTO) return plan_auto(f, m, cost, e);
     plan_even(f, m, n_legal);
     return ST_OK;
 }
 
-status fence_plan(fence *out, const doors *d, const model_desc *m, errmsg *e)
+status fence_plan_costs(fence *out, const doors *d, const model_desc *m,
+                        const uint32_t cost[STAGES_MAX], errmsg *e)
 {
     CHECK(d->n_stages >= 1 && d->n_stages <= STAGES_MAX);
     CHECK(m->n_layers >= 1 && m->n_layers <= LAYERS_MAX);
     *out = (fence){0};
-    status s = plan(out, d, m, e);
+    status s = plan(out, d, m, cost, e);
     if (s != ST_OK) *out = (fence){.n_stages = 1, .at = {0, m->n_layers}};
     return s;
+}
+
+status fence_plan(fence *out, const doors *d, const model_desc *m, errmsg *e)
+{
+    return fence_plan_costs(out, d, m, NULL, e);
 }
 
 uint64_t fence_stage_bytes(const fence *f, const model_desc *m, uint32_t s)

@@ -14,16 +14,25 @@ typedef struct {
     bool moved;                   /* an even cut was moved off a forbidden one; say so */
 } fence;
 
+#define FENCE_COST_UNIT 64u
+#define FENCE_COST_MAX  (64u * FENCE_COST_UNIT)
+
 /* Compute the fence that the doors ask for; d may be filled by hand: n_stages (1 .. STAGES_MAX),
  * splits, and for a list n_cuts and cut. Cuts are checked as if a person had written them.
  * even: cut s = floor(s * n_layers / N); where that cut is forbidden, or was taken by one that
  * moved, the nearest legal place that leaves room for the cuts after it (ties: the earlier).
- * auto: the cuts whose largest stage (fence_stage_bytes) is smallest; of those the most even ones
- * (least sum of squares), then the earliest.
+ * auto: the cuts whose slowest stage (fence_stage_bytes x the cost of a byte there) is fastest; of
+ * those the most even ones (least sum of squares), then the earliest. cost[s] is relative: how long
+ * the device of stage s takes for a byte, in units of FENCE_COST_UNIT for the fastest; 0 counts as
+ * that, more than FENCE_COST_MAX as FENCE_COST_MAX. NULL: all alike. A model of 2^46 bytes and more
+ * is cut as if all were alike.
  * ST_BAD_DOOR: more stages than layers or than the legal cuts allow, or a cut that breaks its rule
  * (at 0 or n_layers, repeated, out of order, forbidden, or a number of cuts that is not N - 1); *e
  * names variable or flag, value and rule. ST_RESOURCES: no memory (auto only). On error *out is the
  * one-stage fence. */
+MUST_USE status fence_plan_costs(fence *out, const doors *d, const model_desc *m,
+                                 const uint32_t cost[STAGES_MAX], errmsg *e);
+/* The same with devices that are all alike. */
 MUST_USE status fence_plan(fence *out, const doors *d, const model_desc *m, errmsg *e);
 
 /* Bytes of weights of stage s under f: its layers, the embedding with the first stage, norm and

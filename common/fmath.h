@@ -1,7 +1,7 @@
 /* fmath.h - exp, log, sin and cos of our own: the same bits on every machine and path.
  *
- * Only IEEE operations that round once (+ - * / sqrt and explicit fma), no contraction (compile with
- * -ffp-contract=off), no table from libm. Scalar; vector paths repeat the same operations.
+ * Only IEEE operations that round once (+ - * / sqrt and explicit fma), no contraction (compile
+ * with -ffp-contract=off), no table from libm. Scalar; vector paths repeat the same operations.
  * Any thread; no state; the rounding mode must be to nearest and denormals must not be flushed. */
 #ifndef COMMON_FMATH_H
 #define COMMON_FMATH_H

@@ -165,7 +165,9 @@ static status read_heads(const model_reader *r)
     }
     float scale = 0;
     TRY(model_f32(r, "attention.scale", 0.0f, 1e6f, &scale, &has));
-    m->attn_scale = scale > 0 ? scale : (float)(1.0 / sqrt((double)m->n_head));
+    bool wide = r->arch->wide_layers != 0 && m->n_layers == r->arch->wide_layers;
+    double width = wide ? (double)(m->n_embd / m->n_heads) : (double)m->n_head;
+    m->attn_scale = scale > 0 ? scale : (float)(1.0 / sqrt(width));
     return ST_OK;
 }
 
@@ -177,8 +179,10 @@ static status read_numbers(const model_reader *r)
     TRY(model_u32(r, "feed_forward_length", 1, MODEL_WIDTH_MAX, &m->n_ff, NULL));
     TRY(model_u32(r, "context_length", 1, INT32_MAX, &m->n_ctx_train, NULL));
     TRY(model_f32(r, "attention.layer_norm_rms_epsilon", 1e-30f, 1.0f, &m->rms_eps, NULL));
+    m->embd_scale = r->arch->embd_scaled ? sqrtf((float)m->n_embd) : 1.0f;
     TRY(read_heads(r));
-    return model_read_rope(r);
+    TRY(model_read_rope(r));
+    return model_read_window(r);
 }
 
 /* The embedding says how many tokens there are; a vocabulary may have fewer (padded rows), not
@@ -261,6 +265,8 @@ static uint64_t dim_of(const model_desc *m, model_dim d)
         return (uint64_t)m->n_heads * m->n_head;
     case DIM_KV:
         return (uint64_t)m->n_kv_heads * m->n_head;
+    case DIM_HEAD:
+        return m->n_head;
     case DIM_FF:
         return m->n_ff;
     case DIM_VOCAB:

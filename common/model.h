@@ -5,7 +5,7 @@
  * file's metadata and resolves every tensor the architecture needs, with its shape and type
  * checked. Refuses by name: an unknown architecture, a missing or misshapen tensor, a type without
  * products, norms and biases that are not F32, rope scaling that is not known, keys that ask for
- * arithmetic the entry does not have (experts, windows, soft caps, ..), expert or other extra
+ * arithmetic the entry does not have (experts, soft caps, ..), expert or other extra
  * tensors that the entry does not know (a tensor that would be ignored is never ignored silently),
  * a file without tensors. */
 #ifndef COMMON_MODEL_H
@@ -26,7 +26,11 @@ typedef struct {
 
 typedef enum { ROPE_PAIRS /* elements 2i, 2i+1: llama */, ROPE_NEOX /* i, i + d/2 */ } rope_kind;
 typedef enum { ROPE_SCALING_NONE, ROPE_SCALING_LINEAR, ROPE_SCALING_YARN } rope_scaling;
-typedef enum { FFN_SWIGLU } ffn_kind;
+typedef enum { FFN_SWIGLU /* silu gate */, FFN_GEGLU /* tanh-gelu gate */ } ffn_kind;
+
+/* What a layer's rows attend to: every position up to their own, or the last `window` of them. The
+ * number is that of the class of its KV blocks (kvclass.h). */
+typedef enum { LAYER_GLOBAL, LAYER_WINDOW, LAYER_KINDS } layer_kind;
 
 /* Rotation of one kind of layer. The angle of pair i at position p is computed in double from
  * these (stage/rope.c): llama3 factors divide the frequency (freq_factors), linear divides the
@@ -47,12 +51,16 @@ typedef struct {
 } rope_desc;
 
 typedef struct {
+    layer_kind kind;
     tensor_ref attn_norm;                    /* f32 [n_embd] */
     tensor_ref attn_q, attn_k, attn_v;       /* [n_embd, n_heads*head], [n_embd, n_kv_heads*head] */
     tensor_ref attn_q_bias, attn_k_bias, attn_v_bias; /* may be absent */
+    tensor_ref attn_q_norm, attn_k_norm;     /* f32 [head], per head before rotation; may be absent */
     tensor_ref attn_output;                  /* [n_heads*head, n_embd] */
+    tensor_ref attn_post_norm;               /* f32 [n_embd], of the block's output; may be absent */
     tensor_ref ffn_norm;                     /* f32 [n_embd] */
     tensor_ref ffn_gate, ffn_up, ffn_down;   /* [n_embd, n_ff] x2, [n_ff, n_embd] */
+    tensor_ref ffn_post_norm;                /* as attn_post_norm */
 } layer_desc;
 
 typedef struct {
@@ -62,7 +70,11 @@ typedef struct {
     uint32_t n_ctx_train;
     float rms_eps;
     float attn_scale;         /* usually 1/sqrt(n_head) */
-    rope_desc rope;
+    float embd_scale;         /* embeddings are multiplied by it; usually 1 */
+    uint32_t window;          /* positions that a window layer sees, its own included; 0: there is
+                                 no window layer */
+    rope_desc rope;           /* of global layers */
+    rope_desc rope_window;    /* of window layers; n_rot 0 where there is none */
     ffn_kind ffn;
     uint32_t aux_bytes;       /* extra bytes that a row carries across a boundary; 0 now */
     tensor_ref token_embd;    /* [n_embd, n_vocab] */
@@ -76,6 +88,16 @@ typedef struct {
 /* Describe g. *out is large: allocate it. ST_BAD_MODEL: *e names file and tensor, key or
  * architecture; *out is not to be used then. */
 MUST_USE status model_read(model_desc *out, const gguf *g, errmsg *e);
+
+/* The rotation of layers of that kind. */
+const rope_desc *model_rope_of(const model_desc *m, layer_kind kind);
+
+/* 2 for a model with window layers, otherwise 1: kinds below it are what the model has, though
+ * maybe no layer of the global one. */
+uint32_t model_n_kinds(const model_desc *m);
+
+/* How many of the layers [begin, end) are of that kind. */
+uint32_t model_n_layers_of(const model_desc *m, layer_kind kind, uint32_t begin, uint32_t end);
 
 /* Stored bytes of layer il's tensors. */
 uint64_t model_layer_bytes(const model_desc *m, uint32_t il);

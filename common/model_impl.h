@@ -34,6 +34,9 @@ MUST_USE status model_f32(const model_reader *r, const char *suffix, float min, 
  * already in *r->m. */
 MUST_USE status model_read_rope(const model_reader *r);
 
+/* Kinds of layers, the window and the rotation of window layers. The rope is already in *r->m. */
+MUST_USE status model_read_window(const model_reader *r);
+
 /* After the tensors are resolved: the frequency factors, if any, are usable. */
 MUST_USE status model_check_freq_factors(const model_reader *r);
 

@@ -25,11 +25,30 @@ uint32_t plan_blocks_per_ctx(uint32_t n_ctx)
     return (uint32_t)(((uint64_t)n_ctx + BLOCK_POSITIONS - 1) / BLOCK_POSITIONS);
 }
 
+uint32_t plan_window_blocks(const model_desc *m, uint32_t n_ctx, uint32_t rows_max)
+{
+    if (m->window == 0) return 0;
+    uint64_t span = (uint64_t)m->window - 1 + rows_max; /* positions that the rows read or write */
+    uint64_t n = (span + BLOCK_POSITIONS - 2) / BLOCK_POSITIONS + 1, all = plan_blocks_per_ctx(n_ctx);
+    return (uint32_t)(n < all ? n : all);
+}
+
+/* The rotations of a step's rows, for each kind of layer. */
+static void take_angles(uint64_t *end, const model_desc *m, uint64_t rows, uint64_t *cos,
+                        uint64_t *sin)
+{
+    for (uint32_t k = 0; k < LAYER_KINDS; k++) {
+        uint64_t n = rows * (model_rope_of(m, (layer_kind)k)->n_rot / 2);
+        cos[k] = take(end, n, sizeof(float));
+        sin[k] = take(end, n, sizeof(float));
+    }
+}
+
 void scratch_layout_make(scratch_layout *out, const model_desc *m, uint32_t rows_max,
                          uint32_t n_ctx, bool last_stage)
 {
     uint64_t r = rows_max, end = 0, f32 = sizeof(float), u32 = sizeof(uint32_t);
-    uint64_t q_width = (uint64_t)m->n_heads * m->n_head;
+    uint64_t q_width = (uint64_t)m->n_heads * m->n_head, n_kinds = model_n_kinds(m);
     uint64_t kv_width = (uint64_t)m->n_kv_heads * m->n_head;
     out->hidden = take(&end, r * m->n_embd, f32);
     out->normed = take(&end, r * m->n_embd, f32);
@@ -39,12 +58,11 @@ void scratch_layout_make(scratch_layout *out, const model_desc *m, uint32_t rows
     out->attn = take(&end, r * q_width, f32);
     out->gate = take(&end, r * m->n_ff, f32);
     out->up = take(&end, r * m->n_ff, f32);
-    out->cos = take(&end, r * (m->rope.n_rot / 2), f32);
-    out->sin = take(&end, r * (m->rope.n_rot / 2), f32);
+    take_angles(&end, m, r, out->cos, out->sin);
     out->tokens = take(&end, r, u32);
     out->position = take(&end, r, u32);
-    out->table = take(&end, r, u32);
-    out->tables = take(&end, r * plan_blocks_per_ctx(n_ctx), u32);
+    out->table = take(&end, n_kinds * r, u32);
+    out->tables = take(&end, n_kinds * r * plan_blocks_per_ctx(n_ctx), u32);
     out->live = take(&end, r, 1);
     out->finite = take(&end, r, 1);
     out->logits = end;
@@ -55,23 +73,24 @@ void scratch_layout_make(scratch_layout *out, const model_desc *m, uint32_t rows
 void host_layout_make(host_layout *out, const model_desc *m, const stage_limits *l)
 {
     uint64_t r = l->rows_max, end = 0, f32 = sizeof(float), u32 = sizeof(uint32_t);
-    uint64_t per_ctx = plan_blocks_per_ctx(l->n_ctx);
+    uint64_t per_ctx = plan_blocks_per_ctx(l->n_ctx), n_kinds = model_n_kinds(m);
     out->rows = take(&end, r, sizeof(wire_row));
     out->tokens = take(&end, r, u32);
     out->position = take(&end, r, u32);
-    out->table = take(&end, r, u32);
-    out->tables = take(&end, r * per_ctx, u32);
+    out->table = take(&end, n_kinds * r, u32);
+    out->tables = take(&end, n_kinds * r * per_ctx, u32);
     out->live = take(&end, r, 1);
     out->finite = take(&end, r, 1);
-    out->cos = take(&end, r * (m->rope.n_rot / 2), f32);
-    out->sin = take(&end, r * (m->rope.n_rot / 2), f32);
+    take_angles(&end, m, r, out->cos, out->sin);
     out->readback_seen = take(&end, l->n_readback, u32);
     out->branches = take(&end, l->n_branches, PLAN_BRANCH_BYTES);
-    out->branch_tables = take(&end, l->n_branches * per_ctx, u32);
-    out->block_users = take(&end, l->n_blocks, u32);
+    for (uint32_t k = 0; k < KV_POOLS; k++) {
+        out->branch_tables[k] = take(&end, k < n_kinds ? l->n_branches * per_ctx : 0, u32);
+        out->block_users[k] = take(&end, l->n_blocks[k], u32);
+    }
     out->history = out->logits = out->sampler = end;
     if (l->last_stage) {
-        out->history = take(&end, (uint64_t)l->n_blocks * BLOCK_POSITIONS, u32);
+        out->history = take(&end, (uint64_t)l->n_blocks[KV_CLASS_GLOBAL] * BLOCK_POSITIONS, u32);
         out->logits = take(&end, (uint64_t)PLAN_LOGITS_ROWS * m->n_vocab, f32);
         out->sampler = take(&end, 1, sampler_scratch_bytes(m->n_vocab));
     }
@@ -117,32 +136,72 @@ static status settle(plan *p, const model_desc *m, const doors *d, const plan_re
     return ST_OK;
 }
 
-/* How many blocks the run gets: sessions x context, or as many as kv_bytes pays for. */
+static uint64_t class_bytes(const plan *p, const model_desc *m, uint32_t class, uint32_t begin,
+                            uint32_t end, uint32_t n_blocks)
+{
+    return plan_kv_bytes(m, model_n_layers_of(m, (layer_kind)class, begin, end), n_blocks,
+                         p->kv_type);
+}
+
+/* What one session fills and what a block of each class costs in all layers. */
+typedef struct {
+    uint64_t n[KV_POOLS], block_bytes[KV_POOLS], bytes;
+} session_need;
+
+static session_need need_of(const plan *p, const model_desc *m)
+{
+    session_need one = {.n = {plan_blocks_per_ctx(p->n_ctx),
+                              plan_window_blocks(m, p->n_ctx, p->rows_max)}};
+    for (uint32_t k = 0; k < KV_POOLS; k++) {
+        one.block_bytes[k] = class_bytes(p, m, k, 0, m->n_layers, 1);
+        one.bytes += one.n[k] * one.block_bytes[k];
+    }
+    return one;
+}
+
+static status too_few(const plan *p, const session_need *one, uint64_t kv_bytes, errmsg *e)
+{
+    /* While a context is shorter than the window both classes grow with it. */
+    uint64_t both = one->block_bytes[KV_CLASS_GLOBAL] + one->block_bytes[KV_CLASS_WINDOW];
+    uint64_t window_bytes = one->n[KV_CLASS_WINDOW] * one->block_bytes[KV_CLASS_WINDOW];
+    uint64_t n = kv_bytes < one->n[KV_CLASS_WINDOW] * both
+                     ? kv_bytes / both
+                     : (kv_bytes - window_bytes) / one->block_bytes[KV_CLASS_GLOBAL];
+    char fits[80] = "not even the smallest context fits";
+    if (n > 0) {
+        snprintf(fits, sizeof fits, "a context of %llu would fit",
+                 (unsigned long long)(n * BLOCK_POSITIONS));
+    }
+    return errmsg_set(e, ST_USAGE,
+                      "%llu bytes of KV are too few for one session of context %u, which needs "
+                      "%llu: %s",
+                      (unsigned long long)kv_bytes, p->n_ctx, (unsigned long long)one->bytes, fits);
+}
+
+/* How many blocks the run gets: what all sessions fill, or what kv_bytes pays for: the window class
+ * its share, which holds one session's window at least, and the global class the rest. */
 static status settle_blocks(plan *p, const model_desc *m, uint64_t kv_bytes, errmsg *e)
 {
-    uint32_t per_ctx = plan_blocks_per_ctx(p->n_ctx);
-    uint64_t block_bytes = plan_kv_bytes(m, m->n_layers, 1, p->kv_type);
-    uint64_t n_blocks = (uint64_t)p->n_sessions * per_ctx;
-    if (kv_bytes != 0 && kv_bytes / block_bytes < n_blocks) n_blocks = kv_bytes / block_bytes;
-    if (n_blocks < per_ctx) {
-        char fits[80] = "not even the smallest context fits";
-        if (n_blocks > 0) {
-            snprintf(fits, sizeof fits, "a context of %llu would fit",
-                     (unsigned long long)(n_blocks * BLOCK_POSITIONS));
-        }
-        return errmsg_set(e, ST_USAGE,
-                          "%llu bytes of KV are too few for one session of context %u, which needs "
-                          "%llu: %s",
-                          (unsigned long long)kv_bytes, p->n_ctx,
-                          (unsigned long long)(per_ctx * block_bytes), fits);
-    }
-    if (n_blocks > PLAN_BYTES_MAX / block_bytes) {
+    session_need one = need_of(p, m);
+    if (one.bytes > PLAN_BYTES_MAX / p->n_sessions) {
         return errmsg_set(e, ST_USAGE,
                           "%u sessions of context %u need more than 2^60 bytes of KV: fewer "
                           "sessions or a smaller context would fit",
                           p->n_sessions, p->n_ctx);
     }
-    p->n_blocks = (uint32_t)n_blocks;
+    uint64_t all_bytes = one.bytes * p->n_sessions;
+    for (uint32_t k = 0; k < KV_POOLS; k++)
+        p->n_blocks[k] = (uint32_t)(one.n[k] * p->n_sessions);
+    if (kv_bytes == 0 || kv_bytes >= all_bytes) return ST_OK;
+    if (kv_bytes < one.bytes) return too_few(p, &one, kv_bytes, e);
+    uint64_t window = (uint64_t)((unsigned __int128)p->n_blocks[KV_CLASS_WINDOW] * kv_bytes /
+                                 all_bytes);
+    if (window < one.n[KV_CLASS_WINDOW]) window = one.n[KV_CLASS_WINDOW];
+    p->n_blocks[KV_CLASS_WINDOW] = (uint32_t)window;
+    if (one.block_bytes[KV_CLASS_GLOBAL] == 0) return ST_OK;
+    uint64_t rest = kv_bytes - window * one.block_bytes[KV_CLASS_WINDOW];
+    uint64_t global = rest / one.block_bytes[KV_CLASS_GLOBAL];
+    if (global < p->n_blocks[KV_CLASS_GLOBAL]) p->n_blocks[KV_CLASS_GLOBAL] = (uint32_t)global;
     return ST_OK;
 }
 
@@ -154,6 +213,13 @@ static uint64_t slots_bytes(const plan *p, const model_desc *m, uint32_t s)
                   : boundary_bytes(p->rows_max, m->n_embd, m->aux_bytes);
 }
 
+/* stage/edges.c: the rows of a crossing, and the pattern of a probe. */
+static uint64_t edges_bytes(const plan *p, const model_desc *m)
+{
+    if (p->cuts.n_stages == 1) return 0;
+    return p->rows_max * (sizeof(row_header) + (uint64_t)m->n_embd * sizeof(float));
+}
+
 /* All sizes, from the settled numbers and the cuts. */
 static void fill_bytes(plan *p, const model_desc *m)
 {
@@ -161,25 +227,34 @@ static void fill_bytes(plan *p, const model_desc *m)
     p->readback_bytes = readback_bytes(p->n_readback, m->n_vocab);
     p->run_block_bytes = sizeof(run_block);
     p->slots_total_bytes = p->journal_bytes = p->weights_total_bytes = 0;
-    p->total_bytes = p->readback_bytes + p->run_block_bytes;
+    p->coordinator_bytes = PLAN_PROCESS_BYTES + m->n_vocab * PLAN_PIECE_BYTES;
+    p->total_bytes = p->readback_bytes + p->run_block_bytes + p->coordinator_bytes;
     for (uint32_t s = 0; s < n; s++) {
         stage_plan *sp = &p->stage[s];
         scratch_layout scratch;
         host_layout host;
-        stage_limits limits = {p->n_ctx,      p->n_sessions, p->rows_max,
-                               p->n_readback, p->n_blocks,   s + 1 == n};
+        stage_limits limits = {.n_ctx = p->n_ctx,
+                               .n_branches = p->n_sessions,
+                               .rows_max = p->rows_max,
+                               .n_readback = p->n_readback,
+                               .last_stage = s + 1 == n};
+        memcpy(limits.n_blocks, p->n_blocks, sizeof limits.n_blocks);
         scratch_layout_make(&scratch, m, p->rows_max, p->n_ctx, s + 1 == n);
         host_layout_make(&host, m, &limits);
         sp->layer_begin = p->cuts.at[s];
         sp->layer_end = p->cuts.at[s + 1];
         sp->weights_bytes = fence_stage_bytes(&p->cuts, m, s);
-        sp->kv_bytes = plan_kv_bytes(m, sp->layer_end - sp->layer_begin, p->n_blocks, p->kv_type);
+        sp->kv_bytes = 0;
+        for (uint32_t k = 0; k < KV_POOLS; k++)
+            sp->kv_bytes += class_bytes(p, m, k, sp->layer_begin, sp->layer_end, p->n_blocks[k]);
         sp->scratch_bytes = scratch.bytes;
         sp->host_bytes = host.bytes;
+        sp->process_bytes = PLAN_PROCESS_BYTES + edges_bytes(p, m);
         sp->slots_bytes = slots_bytes(p, m, s);
         p->slots_total_bytes += sp->slots_bytes;
         p->weights_total_bytes += sp->weights_bytes;
-        p->total_bytes += sp->kv_bytes + sp->scratch_bytes + sp->host_bytes + sp->slots_bytes;
+        p->total_bytes += sp->kv_bytes + sp->scratch_bytes + sp->host_bytes + sp->process_bytes +
+                          sp->slots_bytes;
     }
 }
 
@@ -197,7 +272,7 @@ status plan_make(plan *out, const model_desc *m, const doors *d, const plan_requ
         return errmsg_set(e, ST_BAD_MODEL, "a vocabulary of %u tokens: the sampler knows %u",
                           m->n_vocab, SAMPLER_VOCAB_MAX);
     }
-    TRY(fence_plan(&out->cuts, d, m, e));
+    TRY(fence_plan_costs(&out->cuts, d, m, r->costs ? r->cost : NULL, e));
     TRY(settle(out, m, d, r, e));
     TRY(settle_blocks(out, m, r->kv_bytes, e));
     for (uint32_t s = 0; s < out->cuts.n_stages; s++)
@@ -215,7 +290,8 @@ static uint64_t needed_bytes(const plan *p, const model_desc *m)
 
 static uint64_t stage_bytes(const stage_plan *s)
 {
-    return s->weights_bytes + s->kv_bytes + s->scratch_bytes + s->host_bytes + s->slots_bytes;
+    return s->weights_bytes + s->kv_bytes + s->scratch_bytes + s->host_bytes + s->process_bytes +
+           s->slots_bytes;
 }
 
 /* The largest context with which p would need at most free_bytes, 0: none. The chunk shrinks with
@@ -227,8 +303,11 @@ static uint32_t context_that_fits(const plan *p, const model_desc *m, uint64_t f
         plan q = *p;
         q.n_ctx = fits + (too_large - fits) / 2;
         q.rows_max = at_most(q.rows_max, q.n_ctx);
-        uint64_t n_blocks = (uint64_t)q.n_sessions * plan_blocks_per_ctx(q.n_ctx);
-        if (n_blocks < q.n_blocks) q.n_blocks = (uint32_t)n_blocks;
+        session_need one = need_of(&q, m);
+        for (uint32_t k = 0; k < KV_POOLS; k++) {
+            uint64_t n_blocks = q.n_sessions * one.n[k];
+            if (n_blocks < q.n_blocks[k]) q.n_blocks[k] = (uint32_t)n_blocks;
+        }
         fill_bytes(&q, m);
         if (needed_bytes(&q, m) <= free_bytes) {
             fits = q.n_ctx;
@@ -257,6 +336,7 @@ status plan_fits(const plan *p, const model_desc *m, uint64_t free_bytes, errmsg
         "%.1f MB: weights %.1f, KV %.1f, scratch %.1f; %u sessions of context %u; %s",
         (double)needed_bytes(p, m) / mb, (double)free_bytes / mb, largest, l->layer_begin,
         l->layer_end - 1, (double)stage_bytes(l) / mb, (double)l->weights_bytes / mb,
-        (double)l->kv_bytes / mb, (double)(l->scratch_bytes + l->host_bytes + l->slots_bytes) / mb,
+        (double)l->kv_bytes / mb,
+        (double)(l->scratch_bytes + l->host_bytes + l->process_bytes + l->slots_bytes) / mb,
         p->n_sessions, p->n_ctx, fits);
 }

@@ -8,12 +8,19 @@
 #define COMMON_PLAN_H
 
 #include "common/fence.h"
+#include "common/kvclass.h"
 
 /* Defaults, stated in --help. */
 #define PLAN_CTX_DEFAULT      4096u /* at most; the model's own training context if that is less */
 #define PLAN_CHUNK_DEFAULT    256u  /* rows of a prompt chunk */
 #define PLAN_SESSIONS_DEFAULT 1u
 #define PLAN_READBACK_DEFAULT 16u
+
+/* What a process takes beside what it is sized for, measured (tests/unit/memory_test.c): allocator,
+ * stacks, tables of the model, written pages of libraries, and its share of programs' and libraries'
+ * code. A piece of the vocabulary: text, index, merges. */
+#define PLAN_PROCESS_BYTES (5ull << 19)
+#define PLAN_PIECE_BYTES   96ull
 
 /* Limits; beyond them a request is refused. */
 #define PLAN_CTX_MAX      (1u << 24)
@@ -30,6 +37,8 @@ typedef struct {
     uint32_t n_chunk;    /* rows of the largest step, 1..WIRE_ROWS_MAX; 0: default (not more than
                             n_ctx). The door MEMRA_PRIME_CHUNK raises it when it asks for more */
     uint32_t n_readback; /* readback rows, 1..PLAN_READBACK_MAX; 0: default */
+    bool costs;          /* auto cuts: what a byte costs on each stage's device (fence.h) */
+    uint32_t cost[STAGES_MAX];
 } plan_request;
 
 typedef struct {
@@ -37,16 +46,18 @@ typedef struct {
     device_door device; /* as the door says; unset and auto are cpu. Not checked to exist */
     uint64_t weights_bytes, kv_bytes, scratch_bytes, slots_bytes;
     uint64_t host_bytes; /* the stage's own host memory: host_layout */
+    uint64_t process_bytes; /* PLAN_PROCESS_BYTES, and the rows that a boundary's end keeps */
 } stage_plan;
 
 typedef struct {
     fence cuts;
     uint32_t n_ctx, n_sessions, rows_max, n_readback;
-    uint32_t n_blocks; /* KV blocks of the global class, the same in every stage */
+    uint32_t n_blocks[KV_POOLS]; /* KV blocks by class, the same in every stage */
     dtype kv_type;
     stage_plan stage[STAGES_MAX];
     uint64_t run_block_bytes, readback_bytes, slots_total_bytes;
     uint64_t journal_bytes; /* 0: this build keeps none */
+    uint64_t coordinator_bytes; /* the process itself: PLAN_PROCESS_BYTES, and its vocabulary */
     uint64_t total_bytes;   /* without weights that stay in the page cache: what is allocated */
     uint64_t weights_total_bytes; /* over the stages; a tied head of two stages counts twice */
 } plan;
@@ -71,9 +82,10 @@ typedef struct {
     uint64_t q, k, v;  /* [R, n_heads * n_head], [R, n_kv_heads * n_head] x 2 */
     uint64_t attn;     /* [R, n_heads * n_head] */
     uint64_t gate, up; /* [R, n_ff] x 2 */
-    uint64_t cos, sin; /* [R, n_rot / 2] x 2 */
-    uint64_t tokens, position, table; /* u32 [R] x 3 */
-    uint64_t tables;       /* u32 [R * blocks_per_ctx]: block tables of the step's branches */
+    uint64_t cos[LAYER_KINDS], sin[LAYER_KINDS]; /* [R, n_rot / 2] x 2, by kind of layer */
+    uint64_t tokens, position;           /* u32 [R] x 2 */
+    uint64_t table;        /* u32 [kinds, R] */
+    uint64_t tables;       /* u32 [kinds * R * blocks_per_ctx]: block tables of the step's branches */
     uint64_t live, finite; /* u8 [R] x 2 */
     uint64_t logits;       /* [PLAN_LOGITS_ROWS, n_vocab]; last stage only */
     uint64_t bytes;
@@ -83,24 +95,26 @@ void scratch_layout_make(scratch_layout *out, const model_desc *m, uint32_t rows
 
 /* What a stage serves, as far as it decides sizes. */
 typedef struct {
-    uint32_t n_ctx, n_branches, rows_max, n_readback, n_blocks;
+    uint32_t n_ctx, n_branches, rows_max, n_readback;
+    uint32_t n_blocks[KV_POOLS];
     bool last_stage;
 } stage_limits;
 
 /* The pieces of a stage's host memory, likewise: what a step uploads and downloads, and the KV
  * bookkeeping. */
-#define PLAN_BRANCH_BYTES 24u
+#define PLAN_BRANCH_BYTES 40u
 typedef struct {
     uint64_t rows;                    /* wire_row [R] */
-    uint64_t tokens, position, table; /* u32 [R] x 3 */
-    uint64_t tables;                  /* u32 [R * blocks_per_ctx] */
+    uint64_t tokens, position;        /* u32 [R] x 2 */
+    uint64_t table;                   /* u32 [kinds, R] */
+    uint64_t tables;                  /* u32 [kinds * R * blocks_per_ctx] */
     uint64_t live, finite;            /* u8 [R] x 2 */
-    uint64_t cos, sin;                /* f32 [R, n_rot / 2] x 2 */
+    uint64_t cos[LAYER_KINDS], sin[LAYER_KINDS]; /* f32 [R, n_rot / 2] x 2 */
     uint64_t readback_seen;           /* u32 [n_readback] */
     uint64_t branches;                /* PLAN_BRANCH_BYTES [n_branches] */
-    uint64_t branch_tables;           /* u32 [n_branches, blocks_per_ctx] */
-    uint64_t block_users;             /* u32 [n_blocks] */
-    uint64_t history; /* u32 [n_blocks, KV_BLOCK]; this and what follows: last stage only */
+    uint64_t branch_tables[KV_POOLS]; /* u32 [n_branches, blocks_per_ctx] by class */
+    uint64_t block_users[KV_POOLS];   /* u32 [n_blocks] by class */
+    uint64_t history; /* u32 [n_blocks, KV_BLOCK] of the global class; this and what follows: last stage only */
     uint64_t logits;  /* f32 [PLAN_LOGITS_ROWS, n_vocab] */
     uint64_t sampler; /* sampler_scratch_bytes */
     uint64_t bytes;
@@ -110,7 +124,11 @@ void host_layout_make(host_layout *out, const model_desc *m, const stage_limits 
 /* Blocks that a session of n_ctx positions fills. */
 uint32_t plan_blocks_per_ctx(uint32_t n_ctx);
 
-/* Bytes of KV of `n_layers` layers; one layer's K pool is the 2 * n_layers-th part. */
+/* Window blocks that a session of n_ctx positions has at most at a time: those that the windows of a
+ * step of rows_max rows touch, wherever it begins. 0: the model has no window layers. */
+uint32_t plan_window_blocks(const model_desc *m, uint32_t n_ctx, uint32_t rows_max);
+
+/* Bytes of KV of `n_layers` layers of one class; one layer's K pool is the 2 * n_layers-th part. */
 uint64_t plan_kv_bytes(const model_desc *m, uint32_t n_layers, uint32_t n_blocks, dtype kv_type);
 
 #endif

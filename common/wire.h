@@ -11,10 +11,11 @@
 
 #include "common/doors.h"
 #include "common/gguf.h"
+#include "common/kvclass.h"
 #include "common/sampler.h"
 
 #define WIRE_MAGIC 0x4d524d57u /* "WMRM" */
-#define WIRE_VERSION 1u
+#define WIRE_VERSION 2u
 #define WIRE_ROWS_MAX 4096u
 #define WIRE_KV_OPS_MAX 16384u
 #define WIRE_SAMPLERS_MAX 1024u
@@ -52,8 +53,6 @@ typedef struct {
     uint32_t pid, reserved;
 } wire_hello;
 
-typedef enum { KV_CLASS_GLOBAL, KV_CLASS_WINDOW, KV_CLASS_STATE, KV_CLASS_DRAFT, KV_CLASS_COUNT } kv_class;
-
 typedef struct {
     char build[32];                  /* the coordinator's; a stage refuses another */
     uint32_t stage_i, n_stages, epoch, n_layers;
@@ -62,7 +61,8 @@ typedef struct {
     uint32_t n_blocks[KV_CLASS_COUNT];
     uint32_t kv_type;                /* dtype: F32, F16, BF16 */
     uint32_t n_threads, numa_node;   /* WIRE_NONE: anywhere */
-    uint32_t device;                 /* device_kind; DEVICE_CPU now */
+    uint32_t device;                 /* device_kind: DEVICE_CPU or DEVICE_CUDA */
+    uint32_t cuda_index;             /* the ordinal, unless cuda_uuid names the device */
     int32_t run_block_fd, readback_fd;
     int32_t in_fd, out_fd;           /* boundaries s-1 -> s and s -> s+1 (mod N); -1 with one stage */
     uint32_t n_model_fds;
@@ -71,6 +71,7 @@ typedef struct {
                                         coordinator's own deadline */
     uint32_t log_level;
     char isa[16];
+    char cuda_uuid[48];
     char fault[WIRE_TEXT_BYTES];
 } wire_config;
 
@@ -89,11 +90,13 @@ typedef struct {
     char text[WIRE_TEXT_BYTES];      /* terminated; one line */
 } wire_fault;
 
+/* Of the table of the operation's class, but OPEN and FREE, which are the branch's (class global). */
 typedef enum {
     KV_OPEN,      /* branch starts empty, under this generation */
     KV_ALLOC,     /* table[a] = block b */
-    KV_FREE,      /* branch ends: its table is gone */
+    KV_FREE,      /* branch ends: its tables are gone */
     KV_TRUNCATE,  /* positions >= a are void; table entries past them are dropped */
+    KV_RELEASE,   /* entries below a are let go: they have slid out of the window */
     KV_FORK,      /* branch takes the first a / KV_BLOCK table entries of branch b */
     KV_COPY,      /* block a gets the first c positions of block b (copy on write) */
     KV_WIPE,      /* block a is zeroed */

@@ -16,12 +16,13 @@
 
 #include "coordinator/bench_bandwidth.h"
 #include "coordinator/bench_stats.h"
-#include "coordinator/options.h"
+#include "coordinator/shape.h"
 
 #define BENCH_REPEAT_MAX 1000u
 
 typedef struct {
     const common_options *common;
+    const shape_options *random;              /* filled before it is measured; NULL: a file */
     uint32_t n_stages[STAGES_MAX], n_configs; /* to measure, in this order */
     bool listed;                              /* by --stages, not by the door */
     uint32_t n_prompt, n_generate;            /* 0: leave that test out */
@@ -47,7 +48,7 @@ typedef struct {
     bench_test *test;             /* [n_tests], owned */
 } bench_result;
 
-/* Called when a test has ended, for output as it comes. */
+/* Output as it comes: called with t NULL when the bandwidth is known, then when a test has ended. */
 typedef void (*bench_told)(void *ctx, const bench_result *r, const bench_test *t);
 
 /* Measure all. ST_USAGE: -p, -n or --depth beyond the context, stages that the model does not have;

@@ -14,13 +14,15 @@
 
 #define BUFFER_MIN (256ull << 20)
 #define BUFFER_MAX (4ull << 30)
-#define ROUNDS 4u
-#define LIMIT_NS (3 * NS_PER_S) /* every loop has its first turn, further ones while there is time */
+#define ROUNDS     4u
+#define LIMIT_NS                                                                                   \
+    (3 * NS_PER_S) /* every loop has its first turn, further ones while there is time */
 #define THREADS_MAX 256u
-#define LINE_WORDS 8u
-#define PART_ALIGN 4096u
+#define LINE_WORDS  8u
+#define PART_ALIGN  4096u
+#define FILL_WORDS  (1u << 17) /* between two looks at the interrupt */
 
-/* --- read loops: the sum of n words (a multiple of 4 * 512) -------------------------------------- */
+/* --- read loops: the sum of n words (a multiple of 4 * 512) -------------------------------- */
 
 typedef uint64_t (*read_loop)(const uint64_t *p, uint64_t n);
 
@@ -28,7 +30,8 @@ static uint64_t read_plain(const uint64_t *p, uint64_t n)
 {
     uint64_t s[LINE_WORDS] = {0};
     for (uint64_t i = 0; i < n; i += LINE_WORDS) {
-        for (uint32_t k = 0; k < LINE_WORDS; k++) s[k] += p[i + k];
+        for (uint32_t k = 0; k < LINE_WORDS; k++)
+            s[k] += p[i + k];
     }
     return s[0] + s[1] + s[2] + s[3] + s[4] + s[5] + s[6] + s[7];
 }
@@ -56,13 +59,14 @@ static __attribute__((target("avx2"))) uint64_t read_avx2(const uint64_t *p, uin
 static __attribute__((target("avx2"))) uint64_t read_avx2_streams(const uint64_t *p, uint64_t n)
 {
     __m256i s[4];
-    for (uint32_t k = 0; k < 4; k++) s[k] = _mm256_setzero_si256();
+    for (uint32_t k = 0; k < 4; k++)
+        s[k] = _mm256_setzero_si256();
     uint64_t part = n / 4;
     for (uint64_t i = 0; i < part; i += LINE_WORDS) {
         for (uint32_t k = 0; k < 4; k++) {
             const __m256i *at = (const __m256i *)(p + k * part + i);
-            s[k] = _mm256_add_epi64(s[k], _mm256_add_epi64(_mm256_load_si256(at),
-                                                           _mm256_load_si256(at + 1)));
+            s[k] = _mm256_add_epi64(
+                s[k], _mm256_add_epi64(_mm256_load_si256(at), _mm256_load_si256(at + 1)));
         }
     }
     return sum_avx2(_mm256_add_epi64(s[0], s[1]), _mm256_add_epi64(s[2], s[3]));
@@ -80,10 +84,12 @@ static __attribute__((target("avx512f"))) uint64_t read_avx512(const uint64_t *p
     return (uint64_t)_mm512_reduce_add_epi64(_mm512_add_epi64(a, b));
 }
 
-static __attribute__((target("avx512f"))) uint64_t read_avx512_streams(const uint64_t *p, uint64_t n)
+static __attribute__((target("avx512f"))) uint64_t read_avx512_streams(const uint64_t *p,
+                                                                       uint64_t n)
 {
     __m512i s[4];
-    for (uint32_t k = 0; k < 4; k++) s[k] = _mm512_setzero_si512();
+    for (uint32_t k = 0; k < 4; k++)
+        s[k] = _mm512_setzero_si512();
     uint64_t part = n / 4;
     for (uint64_t i = 0; i < part; i += LINE_WORDS) {
         for (uint32_t k = 0; k < 4; k++)
@@ -118,13 +124,15 @@ static uint32_t loops_here(loop_entry out[LOOPS_MAX])
     return n;
 }
 
-/* --- threads ------------------------------------------------------------------------------------- */
+/* --- threads ------------------------------------------------------------------------------- */
 
 typedef struct {
-    pthread_mutex_t starting;  /* held until all readers are there, or one could not be had */
+    pthread_mutex_t starting; /* held until all readers are there, or one could not be had: */
+    bool refused;             /* then they end before they meet */
     pthread_barrier_t barrier;
     read_loop read;
     bool over;
+    const volatile int *interrupt;
 } crew;
 
 typedef struct {
@@ -142,8 +150,11 @@ static void *reader_main(void *reader_)
     reader *r = reader_;
     pthread_mutex_lock(&r->crew->starting);
     pthread_mutex_unlock(&r->crew->starting);
-    if (r->crew->over) return NULL;
-    for (uint64_t i = 0; i < r->n_words; i++) r->part[i] = i;
+    if (r->crew->refused) return NULL;
+    for (uint64_t i = 0; i < r->n_words; i++) {
+        if (i % FILL_WORDS == 0 && *r->crew->interrupt != 0) break;
+        r->part[i] = i;
+    }
     for (;;) {
         pthread_barrier_wait(&r->crew->barrier);
         if (r->crew->over) return NULL;
@@ -211,7 +222,7 @@ static void measure(bandwidth *out, crew *c, const reader *r, const volatile int
 /* All readers, or none: the ones that started before one could not be had end at once. */
 static status crew_run(bandwidth *out, reader *r, const volatile int *interrupt, errmsg *e)
 {
-    crew c = {.over = false};
+    crew c = {.interrupt = interrupt};
     if (pthread_barrier_init(&c.barrier, NULL, out->n_threads + 1) != 0)
         return errmsg_set(e, ST_RESOURCES, "no barrier to measure the read bandwidth with");
     pthread_mutex_init(&c.starting, NULL);
@@ -222,18 +233,21 @@ static status crew_run(bandwidth *out, reader *r, const volatile int *interrupt,
         if (pthread_create(&r[n].thread, NULL, reader_main, &r[n]) != 0) break;
         n++;
     }
-    c.over = n < out->n_threads;
+    c.refused = n < out->n_threads;
     pthread_mutex_unlock(&c.starting);
     if (n == out->n_threads) measure(out, &c, r, interrupt);
-    for (uint32_t i = 0; i < n; i++) pthread_join(r[i].thread, NULL);
+    for (uint32_t i = 0; i < n; i++)
+        pthread_join(r[i].thread, NULL);
     pthread_barrier_destroy(&c.barrier);
     pthread_mutex_destroy(&c.starting);
     if (n < out->n_threads)
-        return errmsg_set(e, ST_RESOURCES, "only %u of %u threads could be started", n, out->n_threads);
+        return errmsg_set(e, ST_RESOURCES, "only %u of %u threads could be started", n,
+                          out->n_threads);
     return *interrupt != 0 ? errmsg_set(e, ST_INTERRUPTED, "interrupted") : ST_OK;
 }
 
-status bandwidth_measure(bandwidth *out, uint32_t n_threads, const volatile int *interrupt, errmsg *e)
+status bandwidth_measure(bandwidth *out, uint32_t n_threads, const volatile int *interrupt,
+                         errmsg *e)
 {
     if (n_threads == 0) n_threads = cores_usable();
     if (n_threads > THREADS_MAX) n_threads = THREADS_MAX;
@@ -244,12 +258,12 @@ status bandwidth_measure(bandwidth *out, uint32_t n_threads, const volatile int 
                        .buffer_bytes = bytes,
                        .beyond_cache = bytes >= 2 * cache};
     reader *r = calloc(n_threads, sizeof *r);
-    void *buffer =
-        mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    void *buffer = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (r == NULL || buffer == MAP_FAILED) {
         free(r);
         if (buffer != MAP_FAILED) munmap(buffer, bytes);
-        return errmsg_set(e, ST_RESOURCES, "no memory (%llu bytes) to measure the read bandwidth with",
+        return errmsg_set(e, ST_RESOURCES,
+                          "no memory (%llu bytes) to measure the read bandwidth with",
                           (unsigned long long)bytes);
     }
     madvise(buffer, bytes, MADV_HUGEPAGE);

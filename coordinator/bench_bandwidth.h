@@ -14,16 +14,16 @@
 #include <stdint.h>
 
 typedef struct {
-    double bytes_per_s;       /* the best */
+    double bytes_per_s; /* the best */
     uint32_t n_threads;
-    uint64_t buffer_bytes;    /* all threads together */
-    uint64_t cache_bytes;     /* the largest cache of this machine; 0: unknown */
-    bool beyond_cache;        /* the buffer is at least twice that cache */
-    const char *loop;         /* the read loop that was best, static */
+    uint64_t buffer_bytes; /* all threads together */
+    uint64_t cache_bytes;  /* the largest cache of this machine; 0: unknown */
+    bool beyond_cache;     /* the buffer is at least twice that cache */
+    const char *loop;      /* the read loop that was best, static */
 } bandwidth;
 
-/* Measure with n_threads (0: one per usable core); takes about a second. ST_RESOURCES: no memory or no
- * threads; ST_INTERRUPTED: *interrupt became non-zero. */
+/* Measure with n_threads (0: one per usable core); takes about a second. ST_RESOURCES: no memory or
+ * no threads; ST_INTERRUPTED: *interrupt became non-zero. */
 MUST_USE status bandwidth_measure(bandwidth *out, uint32_t n_threads, const volatile int *interrupt,
                                   errmsg *e);
 

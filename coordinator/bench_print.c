@@ -41,7 +41,7 @@ static void cuts_text(char out[CUTS_BYTES], const fence *f, char separator)
     }
 }
 
-/* --- for people ---------------------------------------------------------------------------------- */
+/* --- for people ---------------------------------------------------------------------------- */
 
 static void md_begin(const bench_result *r)
 {
@@ -61,9 +61,11 @@ static void md_test(const bench_result *r, const bench_test *t)
     test_name(name, t);
     cuts_text(cuts, &t->plan.cuts, ',');
     printf("| %s | %u | %s | %s | %s | %.2f ± %.2f | %.2f (%.2f .. %.2f) | ", r->model,
-           t->plan.cuts.n_stages, cuts, kv_name(t), name, s->mean, s->sd, s->median, s->min, s->max);
+           t->plan.cuts.n_stages, cuts, kv_name(t), name, s->mean, s->sd, s->median, s->min,
+           s->max);
     if (t->generation)
-        printf("%.2f | %.1f %%%s | ", t->bytes_per_token / 1e6, 100 * share(r, t), cached(r) ? " *" : "");
+        printf("%.2f | %.1f %%%s | ", t->bytes_per_token / 1e6, 100 * share(r, t),
+               cached(r) ? " *" : "");
     else
         printf("- | - | ");
     for (uint32_t i = 0; i < t->plan.cuts.n_stages; i++)
@@ -81,13 +83,14 @@ static void md_end(const bench_result *r)
                (double)r->bandwidth.cache_bytes / 1e6);
 }
 
-/* --- for programs -------------------------------------------------------------------------------- */
+/* --- for programs -------------------------------------------------------------------------- */
 
 static void csv_begin(void)
 {
-    printf("model,stages,cuts,kv,device,test,tokens,depth,repeats,tokens_per_s_mean,tokens_per_s_sd,"
-           "tokens_per_s_median,tokens_per_s_min,tokens_per_s_max,bytes_per_token,read_bytes_per_s,"
-           "share,weights_bytes,weights_in_cache,busy\n");
+    printf(
+        "model,stages,cuts,kv,device,test,tokens,depth,repeats,tokens_per_s_mean,tokens_per_s_sd,"
+        "tokens_per_s_median,tokens_per_s_min,tokens_per_s_max,bytes_per_token,read_bytes_per_s,"
+        "share,weights_bytes,weights_in_cache,busy\n");
 }
 
 static void csv_text(const char *text)
@@ -109,9 +112,9 @@ static void csv_test(const bench_result *r, const bench_test *t)
     printf(",%u,%s,%s,", t->plan.cuts.n_stages, cuts, kv_name(t));
     csv_text(t->device);
     printf(",%s,%u,%u,%u,%.4f,%.4f,%.4f,%.4f,%.4f,%.0f,%.0f,%.4f,%" PRIu64 ",%d,",
-           t->generation ? "tg" : "pp", t->n_tokens, t->depth, s->n, s->mean, s->sd, s->median, s->min,
-           s->max, t->bytes_per_token, r->bandwidth.bytes_per_s, share(r, t), r->weights_bytes,
-           cached(r));
+           t->generation ? "tg" : "pp", t->n_tokens, t->depth, s->n, s->mean, s->sd, s->median,
+           s->min, s->max, t->bytes_per_token, r->bandwidth.bytes_per_s, share(r, t),
+           r->weights_bytes, cached(r));
     for (uint32_t i = 0; i < t->plan.cuts.n_stages; i++)
         printf("%s%.4f", i > 0 ? ";" : "", t->busy_share[i]);
     printf("\n");
@@ -132,13 +135,13 @@ static json_t *json_test(const bench_result *r, const bench_test *t)
         json_array_append_new(cuts, json_integer(t->plan.cuts.at[i]));
     for (uint32_t i = 0; i < t->plan.cuts.n_stages; i++)
         json_array_append_new(busy, json_real(t->busy_share[i]));
-    json_t *o = json_pack("{s:s, s:I, s:I, s:I, s:o, s:s, s:o, s:I, s:f, s:f, s:f, s:f, s:f}", "test",
-                          t->generation ? "tg" : "pp", "tokens", (json_int_t)t->n_tokens, "depth",
-                          (json_int_t)t->depth, "stages", (json_int_t)t->plan.cuts.n_stages, "cuts",
-                          cuts, "kv", kv_name(t), "device", text_value(t->device), "repeats",
-                          (json_int_t)s->n, "tokens_per_s_mean", s->mean, "tokens_per_s_sd", s->sd,
-                          "tokens_per_s_median", s->median, "tokens_per_s_min", s->min,
-                          "tokens_per_s_max", s->max);
+    json_t *o =
+        json_pack("{s:s, s:I, s:I, s:I, s:o, s:s, s:o, s:I, s:f, s:f, s:f, s:f, s:f}", "test",
+                  t->generation ? "tg" : "pp", "tokens", (json_int_t)t->n_tokens, "depth",
+                  (json_int_t)t->depth, "stages", (json_int_t)t->plan.cuts.n_stages, "cuts", cuts,
+                  "kv", kv_name(t), "device", text_value(t->device), "repeats", (json_int_t)s->n,
+                  "tokens_per_s_mean", s->mean, "tokens_per_s_sd", s->sd, "tokens_per_s_median",
+                  s->median, "tokens_per_s_min", s->min, "tokens_per_s_max", s->max);
     json_object_set_new(o, "busy", busy);
     if (t->generation) {
         json_object_set_new(o, "bytes_per_token", json_real(t->bytes_per_token));
@@ -151,7 +154,8 @@ static void json_end(const bench_result *r)
 {
     const bandwidth *b = &r->bandwidth;
     json_t *tests = json_array();
-    for (uint32_t i = 0; i < r->n_tests; i++) json_array_append_new(tests, json_test(r, &r->test[i]));
+    for (uint32_t i = 0; i < r->n_tests; i++)
+        json_array_append_new(tests, json_test(r, &r->test[i]));
     json_t *o = json_pack("{s:o, s:I, s:b, s:{s:f, s:I, s:I, s:I, s:b, s:s}, s:o}", "model",
                           text_value(r->model), "weights_bytes", (json_int_t)r->weights_bytes,
                           "weights_in_cache", cached(r), "read_bandwidth", "bytes_per_s",

@@ -155,7 +155,7 @@ static status check_all(bench_result *r, const bench_request *q, errmsg *e)
     gguf *file = NULL;
     model_desc *m = NULL;
     status s = ST_OK;
-    TRY_DONE(s, gguf_open(&file, q->common->model, e));
+    TRY_DONE(s, options_open_model(q->common, &file, e));
     m = malloc(sizeof *m);
     if (m == NULL) {
         s = errmsg_set(e, ST_RESOURCES, "no memory for the model's description");
@@ -223,7 +223,9 @@ status bench_run(bench_result *out, const bench_request *q, bench_told told, voi
         goto done;
     }
     TRY_DONE(s, check_all(out, q, e));
+    TRY_DONE(s, shape_ready(q->random, q->common, e));
     TRY_DONE(s, bandwidth_measure(&out->bandwidth, 0, &interrupted, e));
+    told(ctx, out, NULL);
     for (uint32_t i = 0; i < q->n_configs; i++)
         TRY_DONE(s, config_run(out, q, &b, q->n_stages[i], told, ctx, e));
 done:

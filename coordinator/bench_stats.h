@@ -6,7 +6,7 @@
 
 typedef struct {
     uint32_t n;
-    double mean, sd;        /* sd: of the sample (n - 1); 0 for one value */
+    double mean, sd; /* sd: of the sample (n - 1); 0 for one value */
     double median, min, max;
 } stats;
 

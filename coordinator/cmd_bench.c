@@ -9,7 +9,7 @@
 #define REPEAT_DEFAULT 5u
 #define SEED_DEFAULT 42u
 
-#define USAGE "bench [-m FILE] [-p N] [-n N] [--stages N,N,..] [-r N] [-o md|csv|json]"
+#define USAGE "bench [-m FILE | --shape SHAPE] [-p N] [-n N] [--stages N,N,..] [-r N] [-o md|csv|json]"
 #define ABOUT                                                                                      \
     "Measures tokens per second of a prompt (pp) and of generation (tg), each once unmeasured and\n" \
     "then -r times in a fresh session of random tokens; the bytes that a generated token must\n"   \
@@ -54,23 +54,21 @@ static status take_format(bench_format *out, const char *word, bool json, errmsg
     return errmsg_set(e, ST_USAGE, "-o '%.40s': md, csv or json", word);
 }
 
-typedef struct {
-    bench_format format;
-    bool begun;
-} printer;
-
-static void told(void *printer_, const bench_result *r, const bench_test *t)
+static void told(void *format_, const bench_result *r, const bench_test *t)
 {
-    printer *p = printer_;
-    if (!p->begun) bench_print_begin(p->format, r);
-    p->begun = true;
-    bench_print_test(p->format, r, t);
+    bench_format format = *(bench_format *)format_;
+    if (t == NULL)
+        bench_print_begin(format, r);
+    else
+        bench_print_test(format, r, t);
 }
 
 int cmd_bench(int argc, char **argv)
 {
     common_options c;
+    shape_options random = {0};
     bench_request q = {.common = &c,
+                       .random = &random,
                        .n_prompt = PROMPT_DEFAULT,
                        .n_generate = GENERATE_DEFAULT,
                        .n_repeat = REPEAT_DEFAULT,
@@ -89,9 +87,10 @@ int cmd_bench(int argc, char **argv)
          BENCH_REPEAT_MAX},
         {"output", 'o', OPTION_TEXT, "FORMAT", "md, csv or json. Default: md", &word, 0, 0},
         {"seed", 0, OPTION_U64, "S", "of the random tokens. Default: 42", &q.seed, 0, 0},
+        SHAPE_OPTIONS(random),
     };
     const uint32_t n_own = sizeof own / sizeof *own;
-    printer print = {0};
+    bench_format format = BENCH_MD;
     errmsg e = {0};
     if (options_parse(argc, argv, own, n_own, &c, NULL, 0, NULL, &e) != ST_OK)
         return command_failed(&e);
@@ -100,14 +99,15 @@ int cmd_bench(int argc, char **argv)
         return 0;
     }
     status s = take_stages(&q, list, &e);
-    if (s == ST_OK) s = take_format(&print.format, word, c.json, &e);
+    if (s == ST_OK) s = take_format(&format, word, c.json, &e);
     if (s == ST_OK && q.n_prompt == 0 && q.n_generate == 0)
         s = errmsg_set(&e, ST_USAGE, "-p 0 and -n 0 leave nothing to measure");
+    if (s == ST_OK) s = shape_take(&random, &c, &e);
     if (s == ST_OK) s = options_model(&c, &e);
     if (s != ST_OK) return command_failed(&e);
     bench_result r;
-    s = bench_run(&r, &q, told, &print, &e);
-    if (s == ST_OK) bench_print_end(print.format, &r);
+    s = bench_run(&r, &q, told, &format, &e);
+    if (s == ST_OK) bench_print_end(format, &r);
     bench_free(&r);
     return s == ST_OK ? 0 : command_failed(&e);
 }

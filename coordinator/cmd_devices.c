@@ -1,4 +1,5 @@
 /* devices: what a stage can be placed on here. */
+#include "coordinator/gpus.h"
 #include "coordinator/inventory.h"
 #include "coordinator/options.h"
 #include "coordinator/output.h"
@@ -10,10 +11,10 @@
 #define USAGE "devices [--json]"
 #define ABOUT                                                                                      \
     "Lists the devices that --devices (MEMRA_PP_DEVICES) can name on this machine: cpu is\n"       \
-    "all usable cores, cpu:K one NUMA node; and says whether this build can use CUDA\n"            \
-    "devices."
+    "all usable cores, cpu:K one NUMA node, a number (shown as cuda:N) a CUDA device;\n"           \
+    "and says whether this build can use CUDA devices."
 
-static status print_table(const inventory *v, errmsg *e)
+static status print_table(const inventory *v, const gpu_list *gpus, errmsg *e)
 {
     char a[OUTPUT_BYTES_TEXT], b[OUTPUT_BYTES_TEXT], name[32];
     TRY(output_line(e, "%-8s %-6s %-12s %s", "device", "cores", "memory free", "what"));
@@ -28,11 +29,20 @@ static status print_table(const inventory *v, errmsg *e)
                                                  : "unknown",
                         n->index, output_bytes(b, n->memory_bytes)));
     }
+    for (uint32_t i = 0; i < gpus->n; i++) {
+        const gpu *g = &gpus->at[i];
+        snprintf(name, sizeof name, "cuda:%u", g->ordinal);
+        TRY(output_line(e, "%-8s %-6s %-12s %s of %s, sm_%u%u, %s", name, "-",
+                        output_bytes(a, g->memory_free_bytes), g->name,
+                        output_bytes(b, g->memory_bytes), g->major, g->minor, g->uuid));
+    }
     return output_line(e, "backends of this build: %s%s", inventory_backends(),
-                       inventory_has_cuda() ? "" : "; CUDA devices: not in this build");
+                       !inventory_has_cuda() ? "; CUDA devices: not in this build"
+                       : gpus->n == 0        ? "; CUDA devices: none here"
+                                             : "");
 }
 
-static status print_json(const inventory *v, errmsg *e)
+static status print_json(const inventory *v, const gpu_list *gpus, errmsg *e)
 {
     json_t *devices = json_array();
     json_array_append_new(devices,
@@ -49,8 +59,19 @@ static status print_json(const inventory *v, errmsg *e)
                                         "memory_bytes", (json_int_t)n->memory_bytes,
                                         "memory_free_bytes", (json_int_t)n->memory_free_bytes));
     }
+    for (uint32_t i = 0; i < gpus->n; i++) {
+        const gpu *g = &gpus->at[i];
+        char name[32];
+        snprintf(name, sizeof name, "cuda:%u", g->ordinal);
+        json_array_append_new(
+            devices, json_pack("{s:s, s:s, s:s, s:s, s:i, s:I, s:I}", "device", name, "backend",
+                               "cuda", "name", g->name, "uuid", g->uuid, "capability",
+                               (int)(g->major * 10 + g->minor), "memory_bytes",
+                               (json_int_t)g->memory_bytes, "memory_free_bytes",
+                               (json_int_t)g->memory_free_bytes));
+    }
     json_t *all = json_pack("{s:o, s:s, s:s, s:b}", "devices", devices, "isa", inventory_isas(),
-                            "backends", inventory_backends(), "cuda", (int)inventory_has_cuda());
+                            "backends", inventory_backends(), "cuda", gpus->n > 0);
     return output_json(all, e);
 }
 
@@ -68,7 +89,11 @@ int cmd_devices(int argc, char **argv)
     inventory *v = malloc(sizeof *v);
     status s = v == NULL ? errmsg_set(&e, ST_RESOURCES, "no memory for the device list")
                          : inventory_read(v, &e);
-    if (s == ST_OK) s = c.json ? print_json(v, &e) : print_table(v, &e);
+    gpu_list gpus = {0};
+    errmsg why = {0};
+    if (s == ST_OK && inventory_has_cuda() && gpus_read(&gpus, INVENTORY_PROBE_MS, &why) != ST_OK)
+        fprintf(stderr, "memra-pp: warning: CUDA devices: %s\n", why.text);
+    if (s == ST_OK) s = c.json ? print_json(v, &gpus, &e) : print_table(v, &gpus, &e);
     free(v);
     return s == ST_OK ? 0 : command_failed(&e);
 }

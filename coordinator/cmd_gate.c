@@ -1,5 +1,6 @@
 /* gate: the program's own check that its output does not depend on how it was run. */
 #include "coordinator/gate_pipe.h"
+#include "coordinator/shape.h"
 
 #include "common/boundary.h"
 
@@ -39,19 +40,22 @@ static const gate_entry gates[] = {
 };
 #define N_GATES (sizeof gates / sizeof *gates)
 
-/* What the gates need to know of the model, before any pipeline is opened. */
-static status read_model(gate_model *out, const char *path, errmsg *e)
+/* What the gates need to know of the model, before any pipeline is opened; cuts that the doors name
+ * and the model does not have are refused here. */
+static status read_model(gate_model *out, const common_options *c, errmsg *e)
 {
     gguf *file = NULL;
     model_desc *m = NULL;
     status s = ST_OK;
-    TRY_DONE(s, gguf_open(&file, path, e));
+    TRY_DONE(s, options_open_model(c, &file, e));
     m = malloc(sizeof *m);
     if (m == NULL) {
         s = errmsg_set(e, ST_RESOURCES, "no memory for the model's description");
         goto done;
     }
     TRY_DONE(s, model_read(m, file, e));
+    fence f;
+    TRY_DONE(s, fence_plan(&f, &c->doors, m, e));
     *out = (gate_model){.n_layers = m->n_layers,
                         .n_vocab = m->n_vocab,
                         .n_embd = m->n_embd,
@@ -109,6 +113,7 @@ static status run_gates(gate_context *g, uint32_t begin, uint32_t end, errmsg *e
 int cmd_gate(int argc, char **argv)
 {
     bool canary = false;
+    shape_options random = {0};
     uint32_t n_prompt = 0, n_decode = DECODE_DEFAULT;
     uint64_t seed = SEED_DEFAULT;
     const option own[] = {
@@ -121,6 +126,7 @@ int cmd_gate(int argc, char **argv)
          "steps each of greedy and sampled decode; three times as many deferred, 24 at least.\nDefault: 8",
          &n_decode, 1, DECODE_MAX},
         {"seed", 0, OPTION_U64, "S", "of the random prompt and of sampling. Default: 42", &seed, 0, 0},
+        SHAPE_OPTIONS(random),
     };
     const uint32_t n_own = sizeof own / sizeof *own;
     common_options c;
@@ -135,16 +141,18 @@ int cmd_gate(int argc, char **argv)
     }
     gate_report report = {.to = stdout, .json = c.json};
     gate_context g = {.common = &c,
-                      .model_path = c.model,
                       .canary = canary,
                       .n_decode = n_decode,
                       .seed = seed,
                       .report = &report};
     status s = n_names == 0 ? errmsg_set(&e, ST_USAGE, "which gate: ppn, prime, transport or all?")
                             : find_gates(name[0], &begin, &end, &e);
+    if (s == ST_OK) s = shape_take(&random, &c, &e);
+    g.model_path = c.model;
     if (s == ST_OK) s = options_model(&c, &e);
-    if (s == ST_OK) s = read_model(&g.model, g.model_path, &e);
+    if (s == ST_OK) s = read_model(&g.model, &c, &e);
     if (s == ST_OK) s = fit_context(&g, n_prompt, &e);
+    if (s == ST_OK) s = shape_ready(&random, &c, &e);
     if (s == ST_OK) s = run_gates(&g, begin, end, &e);
     if (s != ST_OK) return command_failed(&e);
     return gate_report_verdict(&report, end - begin == 1 ? name[0] : "ppn, prime, transport");

@@ -1,5 +1,6 @@
 /* run: a prompt continued. The text goes to standard output as it comes; everything that is said
  * about it goes to stderr. */
+#include "coordinator/chat.h"
 #include "coordinator/generate.h"
 #include "coordinator/output.h"
 
@@ -7,10 +8,11 @@
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #define N_DEFAULT 256
 
-#define USAGE "run [-m FILE] [-p TEXT | -f FILE] [-n N] [options]"
+#define USAGE "run [-m FILE] [-p TEXT | -f FILE] [-n N] [-i] [options]"
 #define ABOUT                                                                                      \
     "Prints the prompt and then its continuation, as it comes, whole UTF-8 characters\n"           \
     "only; bytes that are no character come out as U+FFFD. An empty prompt is the model's\n"       \
@@ -23,12 +25,17 @@
     "with stop, text (U+FFFD if a character stayed unfinished), n_prompt, n_generated,\n"          \
     "prompt_tokens_per_s, generation_tokens_per_s, and busy and idle share of each stage.\n\n"     \
     "The same options, model and prompt give the same text, whatever the stages, cuts and\n"       \
-    "threads."
+    "threads.\n\n"                                                                                 \
+    "-i keeps the session over turns of plain text: each line from standard input is\n"            \
+    "appended, and its continuation of at most N tokens printed; the prompt stands before the\n"   \
+    "first line. On a terminal lines can be edited and called back. Ctrl-C stops an answer, at\n"  \
+    "the prompt it ends the program, as Ctrl-D does. A line that ends in \\ goes on in the next;\n" \
+    "an empty one continues the answer; /clear forgets everything."
 
 typedef struct {
     const char *text, *file;
     int64_t n;
-    bool special;
+    bool special, interactive;
     sampler_params sampler;
 } run_options;
 
@@ -96,6 +103,35 @@ static void log_last(const generate_request *q, const generate_result *r)
 
 /* --- the command ---------------------------------------------------------------------------- */
 
+static status open_pipeline(pipeline **out, const common_options *c, const preview *v, errmsg *e)
+{
+    TRY(banner_open(out, c, e));
+    if (pipeline_model(*out)->n_vocab == v->model->n_vocab) return ST_OK;
+    return errmsg_set(e, ST_BAD_MODEL, "%s changed while it was opened", c->model);
+}
+
+static status check_interactive(const common_options *c, const run_options *o, errmsg *e)
+{
+    if (o->n == 0) return errmsg_set(e, ST_USAGE, "-n 0 with -i leaves nothing to say");
+    if (o->file != NULL && strcmp(o->file, "-") == 0)
+        return errmsg_set(e, ST_USAGE, "-f - and -i both read standard input");
+    return options_no_json(c, "run -i", e);
+}
+
+static status interact(const common_options *c, const run_options *o, const preview *v,
+                       const prompt *text, errmsg *e)
+{
+    const chat_request q = {.opening = text,
+                            .n_max = o->n < 0 ? UINT64_MAX : (uint64_t)o->n,
+                            .special = o->special,
+                            .sampler = o->sampler};
+    pipeline *p = NULL;
+    status s = open_pipeline(&p, c, v, e);
+    if (s == ST_OK) s = chat_run(p, v->words, &q, e);
+    if (p != NULL) pipeline_close(p);
+    return s;
+}
+
 static status run(const common_options *c, const run_options *o, errmsg *e)
 {
     status s;
@@ -109,16 +145,17 @@ static status run(const common_options *c, const run_options *o, errmsg *e)
                           .n_max = o->n < 0 ? UINT64_MAX : (uint64_t)o->n};
     generate_result r;
     TRY_DONE(s, sampler_valid(&o->sampler, e));
+    if (o->interactive) TRY_DONE(s, check_interactive(c, o, e));
     TRY_DONE(s, prompt_read(&text, o->text, o->file, e));
     TRY_DONE(s, preview_open(&v, c, e));
     TRY_DONE(s, preview_words(&v, e));
-    TRY_DONE(s, encode(&v, &text, o->special, &tokens, &q.n_tokens, e));
-    q.tokens = tokens;
-    TRY_DONE(s, banner_open(&p, c, e));
-    if (pipeline_model(p)->n_vocab != v.model->n_vocab) {
-        s = errmsg_set(e, ST_BAD_MODEL, "%s changed while it was opened", c->model);
+    if (o->interactive) {
+        s = interact(c, o, &v, &text, e);
         goto done;
     }
+    TRY_DONE(s, encode(&v, &text, o->special, &tokens, &q.n_tokens, e));
+    q.tokens = tokens;
+    TRY_DONE(s, open_pipeline(&p, c, &v, e));
     TRY_DONE(s, generate(&r, p, v.words, &q, e));
     if (q.json) TRY_DONE(s, print_last_json(&q, &r, e));
     log_last(&q, &r);
@@ -150,6 +187,8 @@ int cmd_run(int argc, char **argv)
          "tokens to generate, never more than the context holds. 0: none, no "
          "text, the prompt is processed; -1: until EOS or the context is full. Default: 256",
          &o.n, -1, (double)INT64_MAX},
+        {"interactive", 'i', OPTION_FLAG, NULL, "lines from standard input, a session over turns",
+         &o.interactive, 0, 0},
         {"special", 0, OPTION_FLAG, NULL,
          "parse special tokens in the prompt. Default: they are text", &o.special, 0, 0},
         {"temp", 0, OPTION_F32, "T", "temperature, 0: always the likeliest token. Default: 0.8",

@@ -75,13 +75,20 @@ typedef struct {
     uint64_t *readback_for;
 } flight;
 
+/* Entries [first, n) hold blocks; those below first were released (window class). */
+typedef struct {
+    uint32_t first, n;
+    uint32_t *block;            /* [blocks_per_ctx] */
+} session_table;
+
 struct session {
     pipeline *p;
     uint32_t id, branch, generation;
     uint64_t position;          /* tokens applied or queued */
     uint64_t steps;             /* session_step of the next row */
-    uint32_t n_table;
-    uint32_t *table;            /* block ids, [blocks_per_ctx] */
+    session_table table[KV_POOLS]; /* by class: kvbooks.h */
+    uint32_t n_window_reserved; /* window blocks that it may come to hold */
+    uint32_t *tokens;           /* [n_ctx]: what it holds, to prime it again; NULL without windows */
     sampler_params sampler;
     uint32_t n_queued;          /* requests not finished */
 };
@@ -125,8 +132,11 @@ struct pipeline {
     uint32_t n_kv_ops, kv_ops_room;
 
     /* books */
-    kvpool pool;
+    kvpool pool[KV_POOLS];      /* by class */
+    uint32_t n_pools;           /* classes that the model has */
     uint32_t blocks_per_ctx;
+    uint32_t window_blocks;     /* a session holds at most so many of the window class */
+    uint32_t n_window_reserved; /* by all sessions */
     bool *branch_used;          /* [n_sessions] */
     uint32_t *branch_generation;
     uint32_t next_session_id, n_sessions;

@@ -5,18 +5,20 @@
 #include <inttypes.h>
 
 #define SETTLE_NS (2 * NS_PER_S)
-#define POLL_NS NS_PER_MS
+#define POLL_NS   NS_PER_MS
 
 void gate_counts_take(gate_counts *out, const pipeline *p)
 {
     out->n_stages = pipeline_plan(p)->cuts.n_stages;
-    for (uint32_t s = 0; s < out->n_stages; s++) pipeline_stage(p, s, &out->stage[s]);
+    for (uint32_t s = 0; s < out->n_stages; s++)
+        pipeline_stage(p, s, &out->stage[s]);
 }
 
 uint64_t gate_counts_overlaps(const gate_counts *c)
 {
     uint64_t n = 0;
-    for (uint32_t s = 0; s < c->n_stages; s++) n += c->stage[s].n_overlaps;
+    for (uint32_t s = 0; s < c->n_stages; s++)
+        n += c->stage[s].n_overlaps;
     return n;
 }
 
@@ -27,18 +29,18 @@ typedef struct {
 
 static end_counts sent(const stage_snapshot *b, const stage_snapshot *a)
 {
-    return (end_counts){.rows = a->tx_rows - b->tx_rows,
-                        .bytes = a->tx_bytes - b->tx_bytes,
-                        .slot = {a->tx_crossings[0] - b->tx_crossings[0],
-                                 a->tx_crossings[1] - b->tx_crossings[1]}};
+    return (end_counts){
+        .rows = a->tx_rows - b->tx_rows,
+        .bytes = a->tx_bytes - b->tx_bytes,
+        .slot = {a->tx_crossings[0] - b->tx_crossings[0], a->tx_crossings[1] - b->tx_crossings[1]}};
 }
 
 static end_counts received(const stage_snapshot *b, const stage_snapshot *a)
 {
-    return (end_counts){.rows = a->rx_rows - b->rx_rows,
-                        .bytes = a->rx_bytes - b->rx_bytes,
-                        .slot = {a->rx_crossings[0] - b->rx_crossings[0],
-                                 a->rx_crossings[1] - b->rx_crossings[1]}};
+    return (end_counts){
+        .rows = a->rx_rows - b->rx_rows,
+        .bytes = a->rx_bytes - b->rx_bytes,
+        .slot = {a->rx_crossings[0] - b->rx_crossings[0], a->rx_crossings[1] - b->rx_crossings[1]}};
 }
 
 /* What one comparison says: quietly while the counters may still be on their way. */
@@ -47,17 +49,18 @@ typedef struct {
     bool right;
 } judge;
 
-static void must_be(judge *j, uint64_t have, uint64_t want, const char *what, uint32_t from, uint32_t to)
+static void must_be(judge *j, uint64_t have, uint64_t want, const char *what, uint32_t from,
+                    uint32_t to)
 {
     if (have == want) return;
     j->right = false;
     if (j->arm == NULL) return;
     if (from == to) {
-        gate_arm_red(j->arm, "stage %u counts %" PRIu64 " %s, %" PRIu64 " expected", from, have, what,
-                     want);
+        gate_arm_red(j->arm, "stage %u counts %" PRIu64 " %s, %" PRIu64 " expected", from, have,
+                     what, want);
     } else {
-        gate_arm_red(j->arm, "boundary %u -> %u counts %" PRIu64 " %s, %" PRIu64 " expected", from, to,
-                     have, what, want);
+        gate_arm_red(j->arm, "boundary %u -> %u counts %" PRIu64 " %s, %" PRIu64 " expected", from,
+                     to, have, what, want);
     }
 }
 
@@ -86,7 +89,8 @@ static void judge_end(judge *j, const end_counts *c, const gate_expect *x, bool 
     if (rows_cross) judge_slots(j, c, x->slots, from, to);
 }
 
-static bool judge_all(gate_arm *arm, const gate_counts *b, const gate_counts *a, const gate_expect *x)
+static bool judge_all(gate_arm *arm, const gate_counts *b, const gate_counts *a,
+                      const gate_expect *x)
 {
     judge j = {.arm = arm, .right = true};
     static const stage_snapshot nothing;

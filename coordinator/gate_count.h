@@ -1,7 +1,8 @@
 /* gate_count.h - did the mechanism run: what the stages' counters must have gained during a walk.
  *
- * A stage counts a crossing just after it happened, so that the coordinator may hold a result before
- * the count is seen: the check waits (bounded) until the counters have arrived, then judges. */
+ * A stage counts a crossing just after it happened, so that the coordinator may hold a result
+ * before the count is seen: the check waits (bounded) until the counters have arrived, then judges.
+ */
 #ifndef COORDINATOR_GATE_COUNT_H
 #define COORDINATOR_GATE_COUNT_H
 
@@ -21,10 +22,10 @@ uint64_t gate_counts_overlaps(const gate_counts *c);
 typedef enum { SLOTS_ANY, SLOTS_FIRST_ONLY, SLOTS_BOTH } gate_slots;
 
 typedef struct {
-    uint32_t n_stages;   /* that should have run */
+    uint32_t n_stages; /* that should have run */
     uint64_t row_bytes;
     uint64_t rows, chunks; /* in every stage */
-    uint64_t steps;      /* with rows: each crosses every boundary once */
+    uint64_t steps;        /* with rows: each crosses every boundary once */
     gate_slots slots;
 } gate_expect;
 

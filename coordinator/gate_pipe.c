@@ -6,10 +6,10 @@
 #include <string.h>
 
 #define CHUNKS_WANTED 6u
-#define CHUNKS_MIN 3u
-#define DEFERRED_MAX 16u
+#define CHUNKS_MIN    3u
+#define DEFERRED_MAX  16u
 
-/* --- which cuts -------------------------------------------------------------------------------- */
+/* --- which cuts ---------------------------------------------------------------------------- */
 
 typedef struct {
     gate_cuts *list;
@@ -54,20 +54,25 @@ static uint64_t choices(uint32_t n, uint32_t k, uint64_t limit)
 static status push_choices(cuts_list *l, const uint32_t *place, uint32_t n, uint32_t k, errmsg *e)
 {
     uint32_t at[STAGES_MAX];
-    for (uint32_t i = 0; i < k; i++) at[i] = i;
+    for (uint32_t i = 0; i < k; i++)
+        at[i] = i;
     for (;;) {
         gate_cuts c = {.n_stages = k + 1, .splits = SPLITS_LIST};
-        for (uint32_t i = 0; i < k; i++) c.cut[i] = place[at[i]];
+        for (uint32_t i = 0; i < k; i++)
+            c.cut[i] = place[at[i]];
         TRY(push(l, &c, e));
         uint32_t i = k;
-        while (i > 0 && at[i - 1] == n - k + i - 1) i--;
+        while (i > 0 && at[i - 1] == n - k + i - 1)
+            i--;
         if (i == 0) return ST_OK;
         at[i - 1]++;
-        for (; i < k; i++) at[i] = at[i - 1] + 1;
+        for (; i < k; i++)
+            at[i] = at[i - 1] + 1;
     }
 }
 
-static status push_stages(cuts_list *l, const uint32_t *place, uint32_t n, uint32_t n_stages, errmsg *e)
+static status push_stages(cuts_list *l, const uint32_t *place, uint32_t n, uint32_t n_stages,
+                          errmsg *e)
 {
     uint32_t k = n_stages - 1;
     if (choices(n, k, GATE_CUTS_ALL_MAX) <= GATE_CUTS_ALL_MAX)
@@ -86,10 +91,12 @@ static uint32_t least(uint32_t a, uint32_t b)
     return a < b ? a : b;
 }
 
-static status push_model(cuts_list *l, const gate_model *m, const uint32_t *place, uint32_t n, errmsg *e)
+static status push_model(cuts_list *l, const gate_model *m, const uint32_t *place, uint32_t n,
+                         errmsg *e)
 {
     if (m->n_layers <= GATE_LAYERS_SMALL) {
-        for (uint32_t k = 1; k <= n; k++) TRY(push_choices(l, place, n, k, e));
+        for (uint32_t k = 1; k <= n; k++)
+            TRY(push_choices(l, place, n, k, e));
         return ST_OK;
     }
     for (uint32_t s = 2; s <= least(n + 1, GATE_EVEN_STAGES_MAX); s++) {
@@ -120,8 +127,9 @@ static status no_cut(const gate_model *m, errmsg *e)
 
 static status too_many(uint32_t n_stages, uint32_t n_legal, errmsg *e)
 {
-    return errmsg_set(e, ST_BAD_DOOR, "--stages %u: the model has %u legal cuts, enough for %u stages",
-                      n_stages, n_legal, n_legal + 1);
+    return errmsg_set(e, ST_BAD_DOOR,
+                      "--stages %u: the model has %u legal cuts, enough for %u stages", n_stages,
+                      n_legal, n_legal + 1);
 }
 
 status gate_cuts_all(gate_cuts **out, uint32_t *n, const gate_context *g, errmsg *e)
@@ -169,10 +177,10 @@ status gate_cuts_few(gate_cuts out[4], uint32_t *n, const gate_context *g, errms
     return ST_OK;
 }
 
-/* --- opening ----------------------------------------------------------------------------------- */
+/* --- opening ------------------------------------------------------------------------------- */
 
-/* The person's doors with these cuts. Devices named for another number of stages do not apply; faults
- * are for the arms: what they are compared with runs undisturbed. */
+/* The person's doors with these cuts. Devices named for another number of stages do not apply;
+ * faults are for the arms: what they are compared with runs undisturbed. */
 static status doors_for(doors *out, const doors *given, const gate_cuts *c, const gate_setup *setup,
                         errmsg *e)
 {
@@ -183,7 +191,8 @@ static status doors_for(doors *out, const doors *given, const gate_cuts *c, cons
     out->split_old = false;
     out->n_cuts = c->splits == SPLITS_LIST ? c->n_stages - 1 : 0;
     memcpy(out->cut, c->cut, sizeof out->cut);
-    if (out->n_devices != c->n_stages && !(out->n_devices == 1 && out->device[0].kind == DEVICE_AUTO))
+    if (out->n_devices != c->n_stages &&
+        !(out->n_devices == 1 && out->device[0].kind == DEVICE_AUTO))
         out->n_devices = 0;
     if (setup->transport != TRANSPORT_AUTO) out->transport = setup->transport;
     if (c->n_stages == 1) {
@@ -209,8 +218,8 @@ status gate_pipe_open(pipeline **out, const gate_context *g, const gate_cuts *c,
     if (o.plan.n_ctx == 0) o.plan.n_ctx = (uint32_t)gate_positions(g);
     o.plan.n_sessions = setup->n_sessions == 0 ? 1 : setup->n_sessions;
     o.plan.n_chunk = setup->n_chunk == 0 ? g->n_prompt : setup->n_chunk;
-    /* Every row of the prompt may be in flight: a chunk is never cut short for want of a result row,
-     * so that the number of chunks is known. */
+    /* Every row of the prompt may be in flight: a chunk is never cut short for want of a result
+     * row, so that the number of chunks is known. */
     o.plan.n_readback = g->n_prompt + DEFERRED_MAX;
     return pipeline_open(out, &o, &interrupted, e);
 }
@@ -218,7 +227,8 @@ status gate_pipe_open(pipeline **out, const gate_context *g, const gate_cuts *c,
 uint32_t gate_chunk(const gate_context *g)
 {
     uint32_t asked = g->common->doors.step.prime_chunk;
-    uint32_t chunk = least(asked > 0 ? asked : g->n_prompt / CHUNKS_WANTED, g->n_prompt / CHUNKS_MIN);
+    uint32_t chunk =
+        least(asked > 0 ? asked : g->n_prompt / CHUNKS_WANTED, g->n_prompt / CHUNKS_MIN);
     return chunk > 0 ? chunk : 1;
 }
 

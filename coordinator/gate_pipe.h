@@ -7,21 +7,21 @@
 /* One way to cut the model. */
 typedef struct {
     uint32_t n_stages;
-    splits_kind splits;              /* EVEN, AUTO, or LIST with n_stages - 1 cuts */
+    splits_kind splits; /* EVEN, AUTO, or LIST with n_stages - 1 cuts */
     uint32_t cut[STAGES_MAX];
 } gate_cuts;
 
 /* How an arm differs from the plain way. All zero: it does not. */
 typedef struct {
-    const char *fault;               /* MEMRA_PP_FAULT; NULL: none */
+    const char *fault; /* MEMRA_PP_FAULT; NULL: none */
     transport_kind transport;
-    uint32_t n_chunk;                /* rows of the largest step; 0: the gate's prompt */
-    uint32_t n_sessions;             /* 0: one */
+    uint32_t n_chunk;    /* rows of the largest step; 0: the gate's prompt */
+    uint32_t n_sessions; /* 0: one */
 } gate_setup;
 
-#define GATE_CUTS_ALL_MAX 64u        /* --stages N: all cuts of N while there are so few */
-#define GATE_LAYERS_SMALL 6u         /* no --stages: every set of cuts up to so many layers */
-#define GATE_EVEN_STAGES_MAX 8u      /* otherwise even cuts up to so many stages, and every single cut */
+#define GATE_CUTS_ALL_MAX    64u /* --stages N: all cuts of N while there are so few */
+#define GATE_LAYERS_SMALL    6u  /* no --stages: every set of cuts up to so many layers */
+#define GATE_EVEN_STAGES_MAX 8u  /* otherwise even cuts, and every single cut */
 
 /* What ppn walks: as the doors say when they name cuts; all cuts of N (or, when there are too many,
  * the even, the first and the last ones) when they name only N; otherwise every set of cuts of a

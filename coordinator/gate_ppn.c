@@ -1,7 +1,7 @@
 /* ppn: one stage = N stages, whatever the cuts; serial = pipelined = flipped between two steps.
  *
- * The work, in rows: a prompt in chunks, greedy decode, sampled decode, then a burst of given tokens
- * as deferred steps, several in flight. Three arms per pipeline:
+ * The work, in rows: a prompt in chunks, greedy decode, sampled decode, then a burst of given
+ * tokens as deferred steps, several in flight. Three arms per pipeline:
  *
  *   serial     overlap off, one step in flight: slot 0 alone, no stage meets another
  *   pipelined  both on: both slots, and stages must meet inside their layers, in prompt and burst
@@ -17,7 +17,7 @@
 #include <stdlib.h>
 
 #define IN_FLIGHT_MAX 8u
-#define TEMPERATURE 0.9f
+#define TEMPERATURE   0.9f
 
 typedef struct {
     const char *name;
@@ -31,7 +31,7 @@ static const way flipped = {.name = "flipped", .flips = true};
 /* What one gate holds. */
 typedef struct {
     const gate_context *g;
-    uint32_t *tokens;         /* prompt, then the burst */
+    uint32_t *tokens; /* prompt, then the burst */
     uint32_t n_rows, n_burst, chunk;
     gate_record reference, got;
 } work;
@@ -87,8 +87,8 @@ static status walk_decode(work *w, pipeline *p, session *s, const way *how, uint
 }
 
 /* Given tokens, several steps in flight (serially: one). */
-static status walk_burst(work *w, pipeline *p, session *s, const way *how, uint32_t row, walked *done,
-                         errmsg *e)
+static status walk_burst(work *w, pipeline *p, session *s, const way *how, uint32_t row,
+                         walked *done, errmsg *e)
 {
     pending *in_flight[IN_FLIGHT_MAX];
     uint32_t issued = 0, drained = 0, most = how->pipelined || how->flips ? IN_FLIGHT_MAX : 1;
@@ -107,7 +107,8 @@ static status walk_burst(work *w, pipeline *p, session *s, const way *how, uint3
         done->steps++;
     }
 done:
-    while (drained < issued) pending_drop(in_flight[drained++ % IN_FLIGHT_MAX]);
+    while (drained < issued)
+        pending_drop(in_flight[drained++ % IN_FLIGHT_MAX]);
     return st;
 }
 
@@ -139,7 +140,7 @@ done:
     return st;
 }
 
-/* --- arms -------------------------------------------------------------------------------------- */
+/* --- arms ---------------------------------------------------------------------------------- */
 
 /* Walk `how` on p, which should be of n_stages; `as` is what the arm is judged as. */
 static status arm_walk(work *w, pipeline *p, gate_arm *a, uint32_t n_stages, const way *how,
@@ -189,8 +190,8 @@ static status arm_run(work *w, pipeline *p, gate_arm *a, uint32_t n_stages, cons
 }
 
 /* Open for an arm: a fault is its red, and *p is NULL. */
-static status arm_open(work *w, pipeline **p, gate_arm *a, const gate_cuts *c, const gate_setup *setup,
-                       errmsg *e)
+static status arm_open(work *w, pipeline **p, gate_arm *a, const gate_cuts *c,
+                       const gate_setup *setup, errmsg *e)
 {
     errmsg why = {0};
     status s = gate_pipe_open(p, w->g, c, setup, &why);
@@ -272,14 +273,14 @@ static status reference_run(work *w, errmsg *e)
     return s;
 }
 
-/* --- canaries ---------------------------------------------------------------------------------- */
+/* --- canaries ------------------------------------------------------------------------------ */
 
 typedef struct {
     const char *broken, *fault;
-    bool one_stage;           /* runs with the door shut */
-    const way *how;           /* walks this way where `as` is expected */
+    bool one_stage; /* runs with the door shut */
+    const way *how; /* walks this way where `as` is expected */
     const way *as;
-    const char *because;      /* what the gate must say */
+    const char *because; /* what the gate must say */
 } canary;
 
 static const canary canaries[] = {
@@ -324,7 +325,7 @@ static status canary_run(work *w, const gate_cuts *c, const canary *k, errmsg *e
     return s;
 }
 
-/* --- the gate ---------------------------------------------------------------------------------- */
+/* --- the gate ------------------------------------------------------------------------------ */
 
 static status work_open(work *w, const gate_context *g, errmsg *e)
 {
@@ -358,7 +359,8 @@ status gate_ppn(const gate_context *g, errmsg *e)
         for (uint32_t i = 0; i < sizeof canaries / sizeof *canaries; i++)
             TRY_DONE(s, canary_run(&w, &cuts[0], &canaries[i], e));
     } else {
-        for (uint32_t i = 0; i < n_cuts; i++) TRY_DONE(s, cuts_run(&w, &cuts[i], e));
+        for (uint32_t i = 0; i < n_cuts; i++)
+            TRY_DONE(s, cuts_run(&w, &cuts[i], e));
     }
 done:
     free(cuts);

@@ -18,14 +18,14 @@
 #include <stdlib.h>
 
 static const uint32_t chunk_sizes[] = {1, 2, 3, 7, 8, 63, 64, 65};
-#define PIECE_MAX 97u
-#define CANARY_TRIES 3u    /* of an arm that cannot overlap */
+#define PIECE_MAX       97u
+#define CANARY_TRIES    3u /* of an arm that cannot overlap */
 #define MEET_CHUNKS_MIN 3u /* an overlapped arm of so many chunks must show stages that met */
 
 typedef struct {
     const gate_context *g;
-    uint32_t *tokens;         /* the prompt */
-    uint32_t n_rows;          /* prompt and greedy decode */
+    uint32_t *tokens; /* the prompt */
+    uint32_t n_rows;  /* prompt and greedy decode */
     gate_record reference, got;
 } work;
 
@@ -71,7 +71,7 @@ static status decode_rows(work *w, session *s, uint32_t next, asked *x, errmsg *
     return ST_OK;
 }
 
-/* --- ways through the prompt ------------------------------------------------------------------- */
+/* --- ways through the prompt --------------------------------------------------------------- */
 
 static status walk_chunks(work *w, session *s, uint32_t chunk, asked *x, errmsg *e)
 {
@@ -94,7 +94,8 @@ static status walk_pieces(work *w, session *s, uint32_t chunk, asked *x, errmsg 
 }
 
 /* Other tokens than the prompt's, which are then forgotten. */
-static status detour(work *w, session *s, uint32_t at, uint32_t n, uint32_t chunk, asked *x, errmsg *e)
+static status detour(work *w, session *s, uint32_t at, uint32_t n, uint32_t chunk, asked *x,
+                     errmsg *e)
 {
     uint32_t other[PIECE_MAX];
     random_tokens(other, n, w->g->model.n_vocab, ~w->g->seed);
@@ -132,7 +133,7 @@ done:
     return s;
 }
 
-/* --- arms -------------------------------------------------------------------------------------- */
+/* --- arms ---------------------------------------------------------------------------------- */
 
 typedef enum { WALK_CHUNKS, WALK_PIECES, WALK_FORKS } walk_kind;
 
@@ -140,9 +141,9 @@ typedef struct {
     walk_kind kind;
     uint32_t chunk;
     bool pipe;
-    uint32_t run_chunk;       /* canaries: walked with this chunk length, judged by `chunk`; 0: same */
-    bool run_serial;          /* canaries: walked serially */
-    bool run_other_token;     /* canaries: one token of the prompt is another */
+    uint32_t run_chunk;   /* canaries: walked with this chunk length, judged by `chunk`; 0: same */
+    bool run_serial;      /* canaries: walked serially */
+    bool run_other_token; /* canaries: one token of the prompt is another */
 } arm_way;
 
 static status walk(work *w, pipeline *p, const arm_way *how, gate_arm *a, asked *x, errmsg *e)
@@ -151,7 +152,8 @@ static status walk(work *w, pipeline *p, const arm_way *how, gate_arm *a, asked 
     *x = (asked){0};
     sampler_params sampler = sampler_default();
     session *s = NULL;
-    set_doors(p, w, how->run_chunk > 0 ? how->run_chunk : how->chunk, how->pipe && !how->run_serial);
+    set_doors(p, w, how->run_chunk > 0 ? how->run_chunk : how->chunk,
+              how->pipe && !how->run_serial);
     TRY(session_open(p, &sampler, &s, e));
     uint32_t *middle = &w->tokens[w->g->n_prompt / 2], kept = *middle;
     if (how->run_other_token) *middle = (kept + 1) % w->g->model.n_vocab;
@@ -256,7 +258,8 @@ static status pipe_run(work *w, pipeline *p, errmsg *e)
     return ST_OK;
 }
 
-static status pipe_open(pipeline **p, const work *w, const gate_cuts *c, const char *fault_text, errmsg *e)
+static status pipe_open(pipeline **p, const work *w, const gate_cuts *c, const char *fault_text,
+                        errmsg *e)
 {
     gate_setup setup = {.fault = fault_text, .n_sessions = 2};
     return gate_pipe_open(p, w->g, c, &setup, e);
@@ -316,7 +319,7 @@ static status cuts_run(work *w, const gate_cuts *c, errmsg *e)
     return s;
 }
 
-/* --- canaries ---------------------------------------------------------------------------------- */
+/* --- canaries ------------------------------------------------------------------------------ */
 
 static status canary_run(work *w, const gate_cuts *c, const char *fault_text, const arm_way *how,
                          const char *broken, const char *because, errmsg *e)
@@ -350,11 +353,11 @@ static status canaries_run(work *w, const gate_cuts *c, errmsg *e)
                    "no two stages were inside", e));
     arm_way forks = {.kind = WALK_FORKS, .chunk = chunk};
     return canary_run(w, c, "stage=0,at=decode,kind=corrupt", &forks,
-                      "stage 0 flips one bit of what it sends while a fork goes on", "values differ",
-                      e);
+                      "stage 0 flips one bit of what it sends while a fork goes on",
+                      "values differ", e);
 }
 
-/* --- the gate ---------------------------------------------------------------------------------- */
+/* --- the gate ------------------------------------------------------------------------------ */
 
 status gate_prime(const gate_context *g, errmsg *e)
 {
@@ -375,7 +378,8 @@ status gate_prime(const gate_context *g, errmsg *e)
     if (g->canary) {
         s = canaries_run(&w, &cuts[0], e);
     } else {
-        for (uint32_t i = 0; i < n_cuts; i++) TRY_DONE(s, cuts_run(&w, &cuts[i], e));
+        for (uint32_t i = 0; i < n_cuts; i++)
+            TRY_DONE(s, cuts_run(&w, &cuts[i], e));
     }
 done:
     free(w.tokens);

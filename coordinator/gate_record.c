@@ -12,8 +12,9 @@ status gate_record_open(gate_record *out, uint32_t n_rows, uint32_t n_vocab, err
     out->filled = calloc(n_rows, sizeof *out->filled);
     if (out->logits == NULL || out->tokens == NULL || out->filled == NULL) {
         gate_record_close(out);
-        return errmsg_set(e, ST_RESOURCES, "no memory for %u rows of %u logits: a shorter -p takes less",
-                          n_rows, n_vocab);
+        return errmsg_set(e, ST_RESOURCES,
+                          "no memory for %u rows of %u logits: a shorter -p takes less", n_rows,
+                          n_vocab);
     }
     gate_record_clear(out);
     return ST_OK;
@@ -38,7 +39,8 @@ void gate_record_clear(gate_record *r)
 float *gate_record_rows(gate_record *r, uint32_t row, uint32_t n)
 {
     CHECK(row <= r->n_rows && n <= r->n_rows - row);
-    for (uint32_t i = 0; i < n; i++) r->filled[row + i] = true;
+    for (uint32_t i = 0; i < n; i++)
+        r->filled[row + i] = true;
     return r->logits + (size_t)row * r->n_vocab;
 }
 
@@ -68,7 +70,8 @@ void gate_record_compare(gate_arm *a, const gate_record *reference, const gate_r
     uint64_t n_different = 0;
     for (uint32_t i = begin; i < end; i++) {
         if (!reference->filled[i] || !got->filled[i]) {
-            gate_arm_red(a, "row %u was not walked by %s", i, got->filled[i] ? "the reference" : "this arm");
+            gate_arm_red(a, "row %u was not walked by %s", i,
+                         got->filled[i] ? "the reference" : "this arm");
             return;
         }
         uint32_t first = 0;

@@ -63,7 +63,8 @@ static void print_why(FILE *to, const gate_arm *a)
 }
 
 /* ", 3 crossings": what there is none of is left out. */
-static void print_count(FILE *to, const char **between, uint64_t n, const char *one, const char *many)
+static void print_count(FILE *to, const char **between, uint64_t n, const char *one,
+                        const char *many)
 {
     if (n == 0) return;
     fprintf(to, "%s%" PRIu64 " %s", *between, n, n == 1 ? one : many);

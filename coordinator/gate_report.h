@@ -1,9 +1,9 @@
 /* gate_report.h - what a gate says: a line per arm, a verdict at the end, for people or as JSON.
  *
  * For people the lines are TAP ("ok 1 - ppn N=3 cuts 2,4 serial: ..", at the end the plan and the
- * verdict as a comment), so that prove can run a gate; canaries print "red" and "GREEN" instead, the
- * latter being what must not happen. As JSON: one object per arm or canary, and a final one with
- * "verdict". Every line is flushed. One thread. */
+ * verdict as a comment), so that prove can run a gate; canaries print "red" and "GREEN" instead,
+ * the latter being what must not happen. As JSON: one object per arm or canary, and a final one
+ * with "verdict". Every line is flushed. One thread. */
 #ifndef COORDINATOR_GATE_REPORT_H
 #define COORDINATOR_GATE_REPORT_H
 
@@ -13,20 +13,20 @@
 #include <stdio.h>
 
 #define GATE_NAME_BYTES 96u
-#define GATE_WHY_BYTES 640u
+#define GATE_WHY_BYTES  640u
 
 /* One way to do the work, and what came of it. Filled by the gate, read by the report. */
 typedef struct {
-    const char *gate;               /* "ppn" */
-    char name[GATE_NAME_BYTES];     /* "serial", "chunks of 7" */
-    fence cuts;                     /* as it ran; n_stages 0: not known (it did not open) */
+    const char *gate;           /* "ppn" */
+    char name[GATE_NAME_BYTES]; /* "serial", "chunks of 7" */
+    fence cuts;                 /* as it ran; n_stages 0: not known (it did not open) */
     bool green;
-    char why[GATE_WHY_BYTES];       /* the first thing that was wrong */
-    uint32_t n_wrong;               /* things that were wrong */
+    char why[GATE_WHY_BYTES]; /* the first thing that was wrong */
+    uint32_t n_wrong;         /* things that were wrong */
     uint32_t tries;
-    uint64_t n_rows, n_values;      /* compared */
-    uint64_t n_tokens;              /* drawn tokens compared */
-    uint64_t crossings, bytes;      /* received over all boundaries */
+    uint64_t n_rows, n_values;         /* compared */
+    uint64_t n_tokens;                 /* drawn tokens compared */
+    uint64_t crossings, bytes;         /* received over all boundaries */
     uint64_t chunks, overlaps, probes; /* over all stages */
 } gate_arm;
 
@@ -50,16 +50,16 @@ void gate_arm_red(gate_arm *a, const char *format, ...) PRINTF_LIKE(2, 3);
 /* The arm ended: one line. */
 void gate_report_arm(gate_report *r, const gate_arm *a);
 
-/* A canary ended: broken says what was broken. It was noticed when the arm is red and its reason has
- * `because` in it; red for another reason (a stage that died) shows nothing of the gate. */
+/* A canary ended: broken says what was broken. It was noticed when the arm is red and its reason
+ * has `because` in it; red for another reason (a stage that died) shows nothing of the gate. */
 void gate_report_canary(gate_report *r, const gate_arm *a, const char *broken, const char *because);
 
 /* A remark for people ("# .."); nothing as JSON. */
 void gate_report_note(gate_report *r, const char *format, ...) PRINTF_LIKE(2, 3);
 
-/* The closing lines. gates: names, as "ppn" or "ppn, prime, transport". Returns the exit code: 0 when
- * every arm was green, 1 otherwise; with canaries 1 when every one was red, 0 when one went unnoticed
- * (no arm and no canary at all: 1 and 0, as nothing was shown). */
+/* The closing lines. gates: names, as "ppn" or "ppn, prime, transport". Returns the exit code: 0
+ * when every arm was green, 1 otherwise; with canaries 1 when every one was red, 0 when one went
+ * unnoticed (no arm and no canary at all: 1 and 0, as nothing was shown). */
 int gate_report_verdict(gate_report *r, const char *gates);
 
 #endif

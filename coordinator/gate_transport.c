@@ -14,8 +14,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define ROWS_MAX 64u           /* of a step; less when the prompt is shorter */
-#define PROBES_PER_EDGE 8u     /* four sizes, two slots */
+#define ROWS_MAX        64u /* of a step; less when the prompt is shorter */
+#define PROBES_PER_EDGE 8u  /* four sizes, two slots */
 static const uint32_t piece_sizes[] = {1, 8, 16, ROWS_MAX};
 
 typedef struct {
@@ -27,8 +27,8 @@ typedef struct {
 
 /* How a canary breaks it. */
 typedef struct {
-    bool one_stage;            /* the door is shut: nothing is probed, nothing crosses */
-    bool serial;               /* where both slots should be crossed */
+    bool one_stage; /* the door is shut: nothing is probed, nothing crosses */
+    bool serial;    /* where both slots should be crossed */
     const char *fault;
 } breakage;
 
@@ -52,7 +52,8 @@ static status walk(work *w, pipeline *p, bool pipe, uint64_t *steps, errmsg *e)
         uint32_t n = 4 * chunk < w->n_rows - at ? 4 * chunk : w->n_rows - at;
         step_doors d = gate_doors(w->g, chunk, pipe, pipe);
         pipeline_set_step_doors(p, &d);
-        TRY_DONE(st, session_prime(s, w->tokens + at, n, gate_record_rows(&w->got, at, n), NULL, e));
+        TRY_DONE(st,
+                 session_prime(s, w->tokens + at, n, gate_record_rows(&w->got, at, n), NULL, e));
         at += n;
         *steps += (n + chunk - 1) / chunk;
     }
@@ -151,7 +152,7 @@ static status reference_run(work *w, errmsg *e)
     return s;
 }
 
-/* --- canaries ---------------------------------------------------------------------------------- */
+/* --- canaries ------------------------------------------------------------------------------ */
 
 /* The stage before an edge alters a byte of its probe: the pipeline must refuse to open, and say
  * which edge it was. */
@@ -160,7 +161,8 @@ static status canary_probe(work *w, const gate_cuts *c, uint32_t edge, errmsg *e
     char text[64], broken[96], because[64];
     uint32_t to = (edge + 1) % c->n_stages;
     snprintf(text, sizeof text, "stage=%u,at=load,kind=corrupt", edge);
-    snprintf(broken, sizeof broken, "one byte of the probe of boundary %u -> %u is altered", edge, to);
+    snprintf(broken, sizeof broken, "one byte of the probe of boundary %u -> %u is altered", edge,
+             to);
     snprintf(because, sizeof because, "%u -> %u", edge, to);
     pipeline *p;
     gate_arm a;
@@ -195,7 +197,8 @@ static status canary_open(work *w, const gate_cuts *c, const breakage *b, const 
 
 static status canaries_run(work *w, const gate_cuts *c, errmsg *e)
 {
-    for (uint32_t edge = 0; edge < c->n_stages; edge++) TRY(canary_probe(w, c, edge, e));
+    for (uint32_t edge = 0; edge < c->n_stages; edge++)
+        TRY(canary_probe(w, c, edge, e));
     TRY(canary_open(w, c, &(breakage){.one_stage = true}, "one stage runs where several should",
                     "passed 0 byte probes", e));
     TRY(canary_open(w, c, &(breakage){.serial = true}, "one slot is used where both should be",
@@ -204,7 +207,7 @@ static status canaries_run(work *w, const gate_cuts *c, errmsg *e)
                        "stage 0 flips one bit of what it sends in a step", "values differ", e);
 }
 
-/* --- the gate ---------------------------------------------------------------------------------- */
+/* --- the gate ------------------------------------------------------------------------------ */
 
 /* shm beside auto, unless one is forced. */
 static status transports_run(work *w, const gate_cuts *cuts, uint32_t n_cuts, errmsg *e)

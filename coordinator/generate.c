@@ -1,77 +1,28 @@
 #include "coordinator/generate.h"
 #include "common/clock.h"
 #include "coordinator/output.h"
-#include "coordinator/utf8.h"
+#include "coordinator/text_out.h"
 
 #include <jansson.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 
-/* Text on its way out. */
-typedef struct {
-    utf8_stream characters;
-    bool any, at_line_start;
-    char *buffer;
-    uint64_t buffer_bytes;
-} writer;
-
-/* Whole characters of the bytes so far into w->buffer. */
-static status collect(writer *w, const char *text, uint64_t bytes, uint64_t *n, errmsg *e)
-{
-    uint64_t need = 3 * (bytes + 4);
-    if (need > w->buffer_bytes) {
-        char *more = realloc(w->buffer, need);
-        if (more == NULL) return errmsg_set(e, ST_RESOURCES, "no memory for a piece of text");
-        w->buffer = more;
-        w->buffer_bytes = need;
-    }
-    *n = utf8_feed(&w->characters, text, bytes, w->buffer);
-    return ST_OK;
-}
-
-static status put(writer *w, const char *text, uint64_t bytes, errmsg *e)
-{
-    if (bytes == 0) return ST_OK;
-    w->any = true;
-    w->at_line_start = text[bytes - 1] == '\n';
-    return output_write(STDOUT_FILENO, "standard output", text, bytes, e);
-}
-
-static status put_text(writer *w, const char *text, uint64_t bytes, errmsg *e)
-{
-    uint64_t n = 0;
-    TRY(collect(w, text, bytes, &n, e));
-    return put(w, w->buffer, n, e);
-}
-
-static status put_token(writer *w, const tokenizer *words, uint32_t token, bool first, bool json,
+static status put_token(text_out *w, const tokenizer *words, uint32_t token, bool first, bool json,
                         errmsg *e)
 {
     const char *piece;
     uint32_t bytes;
     tokenizer_piece(words, token, first, false, &piece, &bytes);
-    if (!json) return put_text(w, piece, bytes, e);
-    uint64_t n = 0;
-    TRY(collect(w, piece, bytes, &n, e));
+    if (!json) return text_out_put(w, piece, bytes, e);
+    uint64_t n;
+    TRY(text_out_collect(w, piece, bytes, &n, e));
     return output_json(
         json_pack("{s:I, s:o}", "token", (json_int_t)token, "text", json_stringn(w->buffer, n)), e);
 }
 
 /* What is held back at the end of the text; after an error too, so that the text stays whole. */
-static status put_end(writer *w, const generate_request *r, char rest[4], errmsg *e)
+static status put_end(text_out *w, const generate_request *r, char rest[4], errmsg *e)
 {
-    char text[5];
-    uint64_t n = utf8_end(&w->characters, text);
-    if (r->json) {
-        memcpy(rest, text, n);
-        rest[n] = '\0';
-        return ST_OK;
-    }
-    if (r->n_max > 0 && (n > 0 || w->any)) {
-        if (n > 0 || !w->at_line_start) text[n++] = '\n';
-        return put(w, text, n, e);
-    }
+    if (!r->json) return r->n_max > 0 ? text_out_end(w, false, e) : ST_OK;
+    rest[utf8_end(&w->characters, rest)] = '\0';
     return ST_OK;
 }
 
@@ -100,7 +51,7 @@ static status prime(generate_result *out, session *one, const generate_request *
 }
 
 static status decode(generate_result *out, session *one, const tokenizer *words,
-                     const generate_request *r, uint32_t next, writer *w, errmsg *e)
+                     const generate_request *r, uint32_t next, text_out *w, errmsg *e)
 {
     /* The space that begins a text belongs to its first token, which may be ours. */
     bool first = r->text->bytes == 0;
@@ -127,12 +78,12 @@ status generate(generate_result *out, pipeline *p, const tokenizer *words,
 {
     status s;
     session *one = NULL;
-    writer w = {0};
+    text_out w = {0};
     uint32_t next = TOKEN_NONE;
     *out = (generate_result){0};
     shares_begin(&out->stages, p);
     TRY_DONE(s, session_open(p, &r->sampler, &one, e));
-    if (r->n_max > 0 && !r->json) TRY_DONE(s, put_text(&w, r->text->text, r->text->bytes, e));
+    if (r->n_max > 0 && !r->json) TRY_DONE(s, text_out_put(&w, r->text->text, r->text->bytes, e));
     s = prime(out, one, r, &next, e);
     if (s == ST_OK) s = decode(out, one, words, r, next, &w, e);
     s = ended(s, out, e);
@@ -144,7 +95,7 @@ done:
     bool whole = s == ST_OK && out->stop != STOP_INTERRUPTED;
     shares_end(&out->stages, p, whole ? r->n_tokens + out->n_steps : 0);
     if (one != NULL) session_drop(one);
-    free(w.buffer);
+    text_out_free(&w);
     return s;
 }
 

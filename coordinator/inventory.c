@@ -1,6 +1,10 @@
 #include "coordinator/inventory.h"
 
+#include "common/log.h"
+#include "coordinator/gpus.h"
+
 #include <hwloc.h>
+#include <hwloc/memattrs.h>
 #include <inttypes.h>
 #include <sched.h>
 #include <stdio.h>
@@ -106,12 +110,12 @@ const char *inventory_isas(void)
 
 const char *inventory_backends(void)
 {
-    return "cpu";
+    return MEMRA_BACKENDS;
 }
 
 bool inventory_has_cuda(void)
 {
-    return false;
+    return strstr(MEMRA_BACKENDS, "cuda") != NULL;
 }
 
 /* --- topology ------------------------------------------------------------------------------- */
@@ -168,6 +172,32 @@ status inventory_read(inventory *out, errmsg *e)
     return ST_OK;
 }
 
+/* The bandwidth that a node's own cores have to its memory; 0: not stated. */
+static uint64_t node_bandwidth(hwloc_topology_t topology, uint32_t index)
+{
+    hwloc_obj_t o = hwloc_get_numanode_obj_by_os_index(topology, index);
+    if (o == NULL || o->cpuset == NULL) return 0;
+    struct hwloc_location from = {.type = HWLOC_LOCATION_TYPE_CPUSET,
+                                  .location.cpuset = o->cpuset};
+    hwloc_uint64_t mib_per_s = 0;
+    if (hwloc_memattr_get_value(topology, HWLOC_MEMATTR_ID_BANDWIDTH, o, &from, 0, &mib_per_s) != 0)
+        return 0;
+    return mib_per_s << 20;
+}
+
+void inventory_bandwidths(uint64_t bytes_per_s[STAGES_MAX], const doors *d)
+{
+    errmsg ignored = {0};
+    hwloc_topology_t topology;
+    memset(bytes_per_s, 0, STAGES_MAX * sizeof *bytes_per_s);
+    if (topology_open(&topology, &ignored) != ST_OK) return;
+    for (uint32_t s = 0; s < d->n_devices; s++) {
+        if (d->device[s].kind == DEVICE_CPU_NODE)
+            bytes_per_s[s] = node_bandwidth(topology, d->device[s].index);
+    }
+    hwloc_topology_destroy(topology);
+}
+
 /* --- doors ---------------------------------------------------------------------------------- */
 
 const char *inventory_device_text(char out[INVENTORY_DEVICE_TEXT], device_door device)
@@ -181,12 +211,15 @@ const char *inventory_device_text(char out[INVENTORY_DEVICE_TEXT], device_door d
     return out;
 }
 
-/* "cpu, cpu:0, cpu:1" */
-static void devices_line(char *out, size_t bytes, const inventory *v)
+/* "cpu, cpu:0, cpu:1, cuda:0" */
+static void devices_line(char *out, size_t bytes, const inventory *v, const gpu_list *gpus)
 {
     size_t n = (size_t)snprintf(out, bytes, "cpu");
     for (uint32_t i = 0; i < v->n_nodes && n < bytes; i++) {
         n += (size_t)snprintf(out + n, bytes - n, ", cpu:%u", v->node[i].index);
+    }
+    for (uint32_t i = 0; i < gpus->n && n < bytes; i++) {
+        n += (size_t)snprintf(out + n, bytes - n, ", cuda:%u", gpus->at[i].ordinal);
     }
 }
 
@@ -198,11 +231,33 @@ static bool has_node(const inventory *v, uint32_t index)
     return false;
 }
 
+static bool has_gpu(const gpu_list *l, uint32_t ordinal)
+{
+    for (uint32_t i = 0; i < l->n; i++) {
+        if (l->at[i].ordinal == ordinal) return true;
+    }
+    return false;
+}
+
+/* The CUDA devices, when a door names one. */
+static void read_gpus(gpu_list *out, const doors *d)
+{
+    errmsg why = {0};
+    *out = (gpu_list){0};
+    for (uint32_t i = 0; i < d->n_devices; i++) {
+        if (d->device[i].kind != DEVICE_CUDA || !inventory_has_cuda()) continue;
+        if (gpus_read(out, INVENTORY_PROBE_MS, &why) != ST_OK) log_warn("CUDA devices: %s", why.text);
+        return;
+    }
+}
+
 status inventory_check_devices(const doors *d, errmsg *e)
 {
     inventory *v = NULL;
+    gpu_list gpus;
     status s = ST_OK;
-    char there[160];
+    char there[320];
+    read_gpus(&gpus, d);
     for (uint32_t i = 0; i < d->n_devices && s == ST_OK; i++) {
         device_door device = d->device[i];
         if (device.kind == DEVICE_AUTO || device.kind == DEVICE_CPU) continue;
@@ -211,12 +266,14 @@ status inventory_check_devices(const doors *d, errmsg *e)
             if (v == NULL) return errmsg_set(e, ST_RESOURCES, "no memory for the device list");
             TRY_DONE(s, inventory_read(v, e));
         }
-        devices_line(there, sizeof there, v);
+        devices_line(there, sizeof there, v, &gpus);
         if (device.kind == DEVICE_CUDA) {
-            s = errmsg_set(e, ST_RESOURCES,
-                           "%s: stage %u on device %u: this build has no CUDA backend; devices "
-                           "here: %s",
-                           doors_name(d, DOOR_DEVICES), i, device.index, there);
+            if (has_gpu(&gpus, device.index)) continue;
+            s = errmsg_set(e, ST_RESOURCES, "%s: stage %u on device %u: %s; devices here: %s",
+                           doors_name(d, DOOR_DEVICES), i, device.index,
+                           inventory_has_cuda() ? "no such CUDA device"
+                                                : "this build has no CUDA backend",
+                           there);
         } else if (!has_node(v, device.index)) {
             s = errmsg_set(e, ST_RESOURCES,
                            "%s: stage %u on cpu:%u: no such NUMA node; devices here: %s",

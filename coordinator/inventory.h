@@ -17,10 +17,11 @@ uint64_t inventory_memory_available(void);
 /* Cores in this process's affinity, at least 1. */
 uint32_t inventory_cores(void);
 
-/* The backends of this build as one line ("cpu"), static. */
+/* The backends of this build as one line ("cpu" or "cpu, cuda"), static. */
 const char *inventory_backends(void);
 
-/* True when this build can place a stage on a CUDA device. */
+/* True when this build can place a stage on a CUDA device; whether there is one: gpus.h. */
+#define INVENTORY_PROBE_MS 15000u /* what the answer may take */
 bool inventory_has_cuda(void);
 
 typedef struct {
@@ -47,6 +48,10 @@ const char *inventory_isas(void);
 /* How a person calls the device: "cpu", "cpu:1", "cuda:0"; auto is what this build makes of it. */
 #define INVENTORY_DEVICE_TEXT 24
 const char *inventory_device_text(char out[INVENTORY_DEVICE_TEXT], device_door device);
+
+/* The bandwidth of the memory behind each of d's devices, as the firmware states it: 0 where it says
+ * nothing, and for a stage that is bound to no node. */
+void inventory_bandwidths(uint64_t bytes_per_s[STAGES_MAX], const doors *d);
 
 /* Every device that the doors name exists here and can be used by this build. ST_RESOURCES with *e
  * naming the door, the stage, the device and what there is instead. */

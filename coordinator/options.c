@@ -217,6 +217,15 @@ status options_model(const common_options *c, errmsg *e)
         "(launch/demo/demo.gguf above the program, or share/memra-pp beside its bin)");
 }
 
+status options_open_model(const common_options *c, gguf **out, errmsg *e)
+{
+    *out = NULL;
+    if (c->model_fd <= 0) return gguf_open(out, c->model, e);
+    int fd = fcntl(c->model_fd, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
+    if (fd < 0) return errmsg_set(e, ST_RESOURCES, "%s: %s", c->model, strerror(errno));
+    return gguf_open_fds(out, &fd, 1, e);
+}
+
 status options_no_json(const common_options *c, const char *command, errmsg *e)
 {
     if (!c->json) return ST_OK;
@@ -228,6 +237,7 @@ status options_no_json(const common_options *c, const char *command, errmsg *e)
 pipeline_options options_pipeline(const common_options *c)
 {
     pipeline_options o = pipeline_options_default(c->model, &c->doors);
+    o.model_fd = c->model_fd;
     o.plan = c->plan;
     o.n_threads = c->n_threads;
     o.isa = c->isa;

@@ -39,6 +39,7 @@ typedef struct {
     bool help;
     const char *model; /* -m; none named: the demo model; NULL: that is not there either */
     bool model_is_demo;
+    int model_fd; /* > 0: the model is this file, `model` only its name (shape.h); the caller's */
     doors doors;
     plan_request plan;                      /* --ctx, --sessions, --kv-bytes, --kv-type */
     uint32_t n_threads;                     /* --threads */
@@ -62,6 +63,9 @@ MUST_USE status options_parse(int argc, char **argv, const option *own, uint32_t
 
 /* ST_BAD_MODEL, saying what to do, when there is no model: none named and no demo model found. */
 MUST_USE status options_model(const common_options *c, errmsg *e);
+
+/* Open the model that c names, by path or descriptor. Errors as gguf_open. */
+MUST_USE status options_open_model(const common_options *c, gguf **out, errmsg *e);
 
 /* ST_USAGE when --json was given to a command that has no such form. */
 MUST_USE status options_no_json(const common_options *c, const char *command, errmsg *e);

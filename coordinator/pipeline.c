@@ -4,13 +4,16 @@
 #include "common/log.h"
 #include "coordinator/engine.h"
 #include "coordinator/inventory.h"
-#include "kernels/backend.h"
+#include "coordinator/kvbooks.h"
+#include "coordinator/placement.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #define START_TIMEOUT_MS 30000u
@@ -41,17 +44,31 @@ static status find_stage_program(pipeline *p, errmsg *e)
     return ST_OK;
 }
 
+/* *in_memory: bytes of the model that are in memory already, so that free memory is without them. */
+static status open_model(pipeline *p, uint64_t *in_memory, errmsg *e)
+{
+    struct stat st;
+    *in_memory = 0;
+    if (p->o.model_fd <= 0) return gguf_open(&p->file, p->o.model_path, e);
+    int fd = fcntl(p->o.model_fd, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
+    if (fd < 0 || fstat(fd, &st) != 0)
+        return errmsg_set(e, ST_RESOURCES, "%s: %s", p->o.model_path, strerror(errno));
+    *in_memory = (uint64_t)st.st_blocks * 512;
+    return gguf_open_fds(&p->file, &fd, 1, e);
+}
+
 static status read_and_plan(pipeline *p, errmsg *e)
 {
     TRY(inventory_check_devices(&p->doors, e));
-    TRY(gguf_open(&p->file, p->o.model_path, e));
+    uint64_t in_memory;
+    TRY(open_model(p, &in_memory, e));
     p->model = malloc(sizeof *p->model);
     if (p->model == NULL) return errmsg_set(e, ST_RESOURCES, "no memory for the model description");
     TRY(model_read(p->model, p->file, e));
-    TRY(plan_make(&p->plan, p->model, &p->doors, &p->o.plan, e));
-    TRY(plan_fits(&p->plan, p->model, inventory_memory_available(), e));
+    TRY(placement_plan(&p->plan, p->model, &p->doors, &p->o.plan, e));
+    uint64_t available = inventory_memory_available();
+    TRY(plan_fits(&p->plan, p->model, available > 0 ? available + in_memory : 0, e));
     p->n_stages = p->plan.cuts.n_stages;
-    p->blocks_per_ctx = (p->plan.n_ctx + KV_BLOCK - 1) / KV_BLOCK;
     if (p->plan.cuts.moved) log_info("an even cut was moved off a place where this model cannot be cut");
     return ST_OK;
 }
@@ -64,7 +81,7 @@ static status make_books(pipeline *p, errmsg *e)
     p->branch_generation = calloc(p->plan.n_sessions, sizeof *p->branch_generation);
     if (p->frame == NULL || p->branch_used == NULL || p->branch_generation == NULL)
         return errmsg_set(e, ST_RESOURCES, "no memory for the coordinator's books");
-    TRY(kvpool_open(&p->pool, p->plan.n_blocks, e));
+    TRY(kvbooks_open(p, e));
     TRY(schedule_prepare(p, e));
     p->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (p->wake_fd < 0) return errmsg_set(e, ST_RESOURCES, "eventfd: %s", strerror(errno));
@@ -76,7 +93,7 @@ static void release(pipeline *p)
 {
     launch_release(p);
     schedule_release(p);
-    kvpool_close(&p->pool);
+    kvbooks_close(p);
     if (p->wake_fd >= 0) close(p->wake_fd);
     free(p->frame);
     free(p->branch_used);
@@ -156,6 +173,16 @@ void pipeline_close(pipeline *p)
     engine_wake(p);
     pthread_join(p->thread, NULL);
     release(p);
+}
+
+status pipeline_check(const pipeline *p, errmsg *e)
+{
+    pthread_mutex_t *lock = (pthread_mutex_t *)&p->lock;
+    pthread_mutex_lock(lock);
+    status s = p->failure.code;
+    if (s != ST_OK) errmsg_set(e, s, "%s", p->failure.text);
+    pthread_mutex_unlock(lock);
+    return s;
 }
 
 const model_desc *pipeline_model(const pipeline *p)

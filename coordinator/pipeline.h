@@ -22,6 +22,8 @@ typedef void (*pipeline_progress)(void *ctx, uint32_t stage, uint64_t done_bytes
 
 typedef struct {
     const char *model_path;
+    int model_fd;                /* > 0: the model is this file, kept by the caller, and its pages are
+                                  * memory in use already (a memfd); model_path is then its name */
     const doors *doors;
     plan_request plan;
     uint32_t n_threads;          /* per stage; 0: the machine's cores shared among the stages */
@@ -46,6 +48,9 @@ MUST_USE status pipeline_open(pipeline **out, const pipeline_options *o,
 
 /* Stop the stages in reverse of their start (first to last), reap them, remove the run directory. */
 void pipeline_close(pipeline *p);
+
+/* ST_OK while it serves; otherwise how it failed. Any thread, at once. */
+MUST_USE status pipeline_check(const pipeline *p, errmsg *e);
 
 const model_desc *pipeline_model(const pipeline *p);
 const gguf *pipeline_file(const pipeline *p);
@@ -97,7 +102,10 @@ void pending_drop(pending *w);
  * copied. s must have no deferred step in flight. */
 MUST_USE status session_fork(session *s, session **out, errmsg *e);
 
-/* Forget positions >= n (n <= position). */
+/* Forget positions >= n (n <= position). Where window layers have let go of what the next row would
+ * see, the session is primed again with its own first n tokens, which gives the same bits: the call
+ * takes as long as that prompt, and ST_RESOURCES says that a fork holds too many of its blocks
+ * (nothing has changed then). */
 MUST_USE status session_truncate(session *s, uint64_t n, errmsg *e);
 
 void session_set_sampler(session *s, const sampler_params *p);

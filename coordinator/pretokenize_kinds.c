@@ -42,7 +42,7 @@
 #define GPT4O      CASED_WORDS("(?:" ANY_CASE_SUFFIX ")?") "|\\p{N}{1,3}" CASED_REST
 
 #define DEEPSEEK_V3                                                                                \
-    "[!-/:-@\\[-`{-~][A-Za-z]+|[^\\r\\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+"                      \
+    "[!-/:-@\\[-`{-~][A-Za-z]+|[^\\r\\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+"                        \
     "| ?[\\p{P}\\p{S}]+[\\r\\n]*|" LINES_OR_SPACES
 #define HAN_AND_KANA "[\\x{4E00}-\\x{9FA5}\\x{3040}-\\x{30FF}]+"
 

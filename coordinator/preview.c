@@ -1,5 +1,6 @@
 #include "coordinator/preview.h"
 #include "coordinator/output.h"
+#include "coordinator/placement.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -9,7 +10,7 @@ status preview_open(preview *out, const common_options *c, errmsg *e)
     status s;
     *out = (preview){0};
     TRY(options_model(c, e));
-    TRY_DONE(s, gguf_open(&out->file, c->model, e));
+    TRY_DONE(s, options_open_model(c, &out->file, e));
     out->model = malloc(sizeof *out->model);
     out->plan = malloc(sizeof *out->plan);
     if (out->model == NULL || out->plan == NULL) {
@@ -17,7 +18,7 @@ status preview_open(preview *out, const common_options *c, errmsg *e)
         goto done;
     }
     TRY_DONE(s, model_read(out->model, out->file, e));
-    TRY_DONE(s, plan_make(out->plan, out->model, &c->doors, &c->plan, e));
+    TRY_DONE(s, placement_plan(out->plan, out->model, &c->doors, &c->plan, e));
 done:
     if (s != ST_OK) preview_close(out);
     return s;

@@ -10,5 +10,6 @@ uint64_t random_next(uint64_t *state)
 
 void random_tokens(uint32_t *out, uint32_t n, uint32_t n_vocab, uint64_t seed)
 {
-    for (uint32_t i = 0; i < n; i++) out[i] = (uint32_t)(random_next(&seed) % n_vocab);
+    for (uint32_t i = 0; i < n; i++)
+        out[i] = (uint32_t)(random_next(&seed) % n_vocab);
 }

@@ -1,4 +1,5 @@
-/* random_tokens.h - prompts of no meaning, for gates and the benchmark: the same ones for the same seed. */
+/* random_tokens.h - prompts of no meaning, for gates and the benchmark: the same ones for the same
+ * seed. */
 #ifndef COORDINATOR_RANDOM_TOKENS_H
 #define COORDINATOR_RANDOM_TOKENS_H
 

@@ -1,12 +1,6 @@
 /* The session half of the API: books kept under the pipeline's lock, requests handed to the engine.
- *
- * KV: a session's table lists its block ids. Whatever changes a table puts an operation into the
- * pipeline's list, which goes with the next step, in order; stages take steps in order, so a block
- * that was let go may be handed out at once. A block that is shared (fork) is copied before anything
- * is written into it. */
-#include "coordinator/engine.h"
-
-#include "kernels/backend.h"
+ * Its KV is kvbooks.c's. */
+#include "coordinator/kvbooks.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -16,69 +10,6 @@ static status dead(const pipeline *p, errmsg *e)
     if (p->phase == PHASE_READY) return ST_OK;
     if (p->failure.code == ST_OK) return errmsg_set(e, ST_CLOSED, "the pipeline is closed");
     return errmsg_set(e, p->failure.code, "%s", p->failure.text);
-}
-
-/* --- KV books ---------------------------------------------------------------------------------------- */
-
-static status room_for_ops(pipeline *p, uint64_t n_more, errmsg *e)
-{
-    uint64_t need = p->n_kv_ops + n_more;
-    if (need <= p->kv_ops_room) return ST_OK;
-    uint64_t room = 2 * need + 64;
-    wire_kv_op *grown = room <= UINT32_MAX ? realloc(p->kv_ops, room * sizeof *grown) : NULL;
-    if (grown == NULL) return errmsg_set(e, ST_RESOURCES, "no memory for KV operations");
-    p->kv_ops = grown;
-    p->kv_ops_room = (uint32_t)room;
-    return ST_OK;
-}
-
-/* Room was made before: an operation list is whole or not there. */
-static void put_op(const session *s, kv_op_kind kind, uint32_t a, uint32_t b, uint32_t c)
-{
-    pipeline *p = s->p;
-    CHECK(p->n_kv_ops < p->kv_ops_room);
-    p->kv_ops[p->n_kv_ops++] = (wire_kv_op){.kind = (uint32_t)kind,
-                                            .kv_class = KV_CLASS_GLOBAL,
-                                            .branch = s->branch,
-                                            .generation = s->generation,
-                                            .a = a,
-                                            .b = b,
-                                            .c = c};
-}
-
-/* The block that holds the session's next position was begun and is shared: it gets its own copy. */
-static bool must_copy(const session *s)
-{
-    return s->position % KV_BLOCK != 0 && s->p->pool.refs[s->table[s->n_table - 1]] > 1;
-}
-
-/* Blocks for n more positions. ST_RESOURCES: not enough; nothing has changed then. */
-static status reserve(session *s, uint64_t n, errmsg *e)
-{
-    pipeline *p = s->p;
-    uint64_t need = (s->position + n + KV_BLOCK - 1) / KV_BLOCK;
-    bool copy = n > 0 && must_copy(s);
-    uint64_t n_new = need - s->n_table + copy;
-    if (n_new > p->pool.n_blocks - p->pool.n_used) {
-        return errmsg_set(e, ST_RESOURCES,
-                          "no KV block left: %llu more needed, %u of %u in use; drop a session or raise "
-                          "--sessions or --kv-bytes",
-                          (unsigned long long)n_new, p->pool.n_used, p->pool.n_blocks);
-    }
-    TRY(room_for_ops(p, n_new + 1, e));
-    if (copy) {
-        uint32_t old = s->table[s->n_table - 1], fresh = kvpool_take(&p->pool);
-        put_op(s, KV_COPY, fresh, old, (uint32_t)(s->position % KV_BLOCK));
-        put_op(s, KV_ALLOC, s->n_table - 1, fresh, 0);
-        kvpool_drop(&p->pool, old);
-        s->table[s->n_table - 1] = fresh;
-    }
-    while (s->n_table < need) {
-        s->table[s->n_table] = kvpool_take(&p->pool);
-        put_op(s, KV_ALLOC, s->n_table, s->table[s->n_table], 0);
-        s->n_table++;
-    }
-    return ST_OK;
 }
 
 /* --- open, fork, truncate, drop ---------------------------------------------------------------------- */
@@ -92,12 +23,12 @@ static status make_session(pipeline *p, const sampler_params *sampler, session *
                           p->plan.n_sessions);
     }
     session *s = calloc(1, sizeof *s);
-    if (s != NULL) s->table = calloc(p->blocks_per_ctx, sizeof *s->table);
-    if (s == NULL || s->table == NULL) {
+    if (s != NULL) s->p = p;
+    if (s == NULL || !kvbooks_make(s)) {
+        if (s != NULL) kvbooks_free(s);
         free(s);
         return errmsg_set(e, ST_RESOURCES, "no memory for a session");
     }
-    s->p = p;
     s->branch = branch;
     s->generation = ++p->branch_generation[branch];
     s->id = ++p->next_session_id;
@@ -112,7 +43,7 @@ static void free_session(session *s, bool branch_free)
 {
     s->p->branch_used[s->branch] = !branch_free;
     s->p->n_sessions--;
-    free(s->table);
+    kvbooks_free(s);
     free(s);
 }
 
@@ -122,9 +53,9 @@ status session_open(pipeline *p, const sampler_params *sampler, session **out, e
     TRY(sampler_valid(sampler, e));
     pthread_mutex_lock(&p->lock);
     status s = dead(p, e);
-    if (s == ST_OK) s = room_for_ops(p, 1, e);
+    if (s == ST_OK) s = kvbooks_room(p, 1, e);
     if (s == ST_OK) s = make_session(p, sampler, out, e);
-    if (s == ST_OK) put_op(*out, KV_OPEN, 0, 0, 0);
+    if (s == ST_OK) kvbooks_put(*out, KV_OPEN, KV_CLASS_GLOBAL, 0, 0, 0);
     pthread_mutex_unlock(&p->lock);
     return s;
 }
@@ -138,29 +69,15 @@ static void wait_quiet(session *s)
 static status fork_locked(session *s, session **out, errmsg *e)
 {
     pipeline *p = s->p;
-    uint32_t n_whole = (uint32_t)(s->position / KV_BLOCK), rest = (uint32_t)(s->position % KV_BLOCK);
     TRY(dead(p, e));
-    if (rest > 0 && p->pool.n_used == p->pool.n_blocks) {
-        return errmsg_set(e, ST_RESOURCES, "no KV block left for a fork: %u of %u in use",
-                          p->pool.n_used, p->pool.n_blocks);
-    }
-    TRY(room_for_ops(p, 4, e));
+    TRY(kvbooks_can_fork(s, e));
+    TRY(kvbooks_room(p, 1 + KVBOOKS_FORK_OPS, e));
     TRY(make_session(p, &s->sampler, out, e));
     session *f = *out;
     f->position = s->position;
     f->steps = s->steps;
-    put_op(f, KV_OPEN, 0, 0, 0);
-    put_op(f, KV_FORK, n_whole * KV_BLOCK, s->branch, 0);
-    for (uint32_t i = 0; i < n_whole; i++) {
-        kvpool_share(&p->pool, s->table[i]);
-        f->table[f->n_table++] = s->table[i];
-    }
-    if (rest > 0) {
-        uint32_t fresh = kvpool_take(&p->pool);
-        put_op(f, KV_COPY, fresh, s->table[n_whole], rest);
-        put_op(f, KV_ALLOC, n_whole, fresh, 0);
-        f->table[f->n_table++] = fresh;
-    }
+    kvbooks_put(f, KV_OPEN, KV_CLASS_GLOBAL, 0, 0, 0);
+    kvbooks_fork(s, f);
     return ST_OK;
 }
 
@@ -174,27 +91,6 @@ status session_fork(session *s, session **out, errmsg *e)
     return st;
 }
 
-status session_truncate(session *s, uint64_t n, errmsg *e)
-{
-    pipeline *p = s->p;
-    pthread_mutex_lock(&p->lock);
-    wait_quiet(s);
-    status st = dead(p, e);
-    if (st == ST_OK && n > s->position) {
-        st = errmsg_set(e, ST_USAGE, "cannot truncate a session of %llu positions to %llu",
-                        (unsigned long long)s->position, (unsigned long long)n);
-    }
-    if (st == ST_OK) st = room_for_ops(p, 1, e);
-    if (st == ST_OK) {
-        put_op(s, KV_TRUNCATE, (uint32_t)n, 0, 0);
-        s->position = n;
-        while (s->n_table > (n + KV_BLOCK - 1) / KV_BLOCK)
-            kvpool_drop(&p->pool, s->table[--s->n_table]);
-    }
-    pthread_mutex_unlock(&p->lock);
-    return st;
-}
-
 void session_drop(session *s)
 {
     if (s == NULL) return;
@@ -202,10 +98,10 @@ void session_drop(session *s)
     errmsg ignored = {0};
     pthread_mutex_lock(&p->lock);
     wait_quiet(s);
-    while (s->n_table > 0) kvpool_drop(&p->pool, s->table[--s->n_table]);
+    kvbooks_drop(s);
     /* Without memory for the operation the branch stays taken: stages still hold it open. */
-    bool told = room_for_ops(p, 1, &ignored) == ST_OK;
-    if (told) put_op(s, KV_FREE, 0, 0, 0);
+    bool told = kvbooks_room(p, 1, &ignored) == ST_OK;
+    if (told) kvbooks_put(s, KV_FREE, KV_CLASS_GLOBAL, 0, 0, 0);
     free_session(s, told);
     pthread_mutex_unlock(&p->lock);
 }
@@ -251,7 +147,9 @@ static status submit(session *s, request *r, errmsg *e)
                           (unsigned long long)r->n_tokens, p->plan.n_ctx,
                           (unsigned long long)s->position);
     }
-    TRY(reserve(s, r->n_tokens, e));
+    TRY(kvbooks_reserve(s, r->n_tokens, e));
+    if (s->tokens != NULL)
+        memmove(&s->tokens[s->position], r->tokens, r->n_tokens * sizeof *r->tokens);
     r->session = s;
     r->first_position = s->position;
     r->next_token = TOKEN_NONE;
@@ -303,6 +201,41 @@ status session_step(session *s, uint32_t token, float *logits, uint32_t *next, e
 {
     request r = {.tokens = &token, .n_tokens = 1, .logits = logits, .want_sample = next != NULL};
     return run_request(s, &r, next, e);
+}
+
+/* --- truncate ---------------------------------------------------------------------------------------- */
+
+static status cut(session *s, uint64_t n, errmsg *e)
+{
+    TRY(kvbooks_truncate(s, n, e));
+    s->position = n;
+    return ST_OK;
+}
+
+/* Blocks of the window before position n were released: the session's own tokens, from the first
+ * on, give the same bits again. */
+static status prime_again(session *s, uint64_t n, errmsg *e)
+{
+    request r = {.tokens = s->tokens, .n_tokens = n, .prime = true};
+    TRY(kvbooks_can_renew(s, n, e));
+    TRY(cut(s, 0, e));
+    TRY(submit(s, &r, e));
+    return wait_done(s->p, &r, e);
+}
+
+status session_truncate(session *s, uint64_t n, errmsg *e)
+{
+    pipeline *p = s->p;
+    pthread_mutex_lock(&p->lock);
+    wait_quiet(s);
+    status st = dead(p, e);
+    if (st == ST_OK && n > s->position) {
+        st = errmsg_set(e, ST_USAGE, "cannot truncate a session of %llu positions to %llu",
+                        (unsigned long long)s->position, (unsigned long long)n);
+    }
+    if (st == ST_OK) st = kvbooks_window_gone(s, n) ? prime_again(s, n, e) : cut(s, n, e);
+    pthread_mutex_unlock(&p->lock);
+    return st;
 }
 
 /* --- deferred ---------------------------------------------------------------------------------------- */

@@ -11,12 +11,15 @@
 
 struct tokenizer {
     const tokenizer_kind *kind;
+    void *state; /* of the kind */
     vocab v;
     uint32_t n_vocab; /* of the model; the vocabulary may be shorter */
 };
 
-static const tokenizer_kind *const kinds[] = {&tokenizer_spm};
-#define N_KINDS (sizeof kinds / sizeof kinds[0])
+static const tokenizer_kind *const kinds[] = {&tokenizer_spm, &tokenizer_bpe,
+                                              &tokenizer_bpe_gemma4};
+#define KIND_NAMES "llama, gpt2, gemma4"
+#define N_KINDS    (sizeof kinds / sizeof kinds[0])
 
 status id_list_add(id_list *l, uint32_t id, errmsg *e)
 {
@@ -46,11 +49,17 @@ static status find_kind(const tokenizer_kind **out, const gguf *g, errmsg *e)
     }
     return errmsg_set(
         e, ST_BAD_MODEL,
-        "tokenizer kind '%.*s' (tokenizer.ggml.model) is not supported; supported: %s",
-        bytes > 64 ? 64 : (int)bytes, name, kinds[0]->name);
+        "tokenizer kind '%.*s' (tokenizer.ggml.model) is not supported; supported: " KIND_NAMES,
+        bytes > 64 ? 64 : (int)bytes, name);
 }
 
 status tokenizer_open(tokenizer **out, const gguf *g, uint32_t n_vocab, errmsg *e)
+{
+    return tokenizer_open_with(out, g, n_vocab, (tokenizer_options){0}, e);
+}
+
+status tokenizer_open_with(tokenizer **out, const gguf *g, uint32_t n_vocab, tokenizer_options o,
+                           errmsg *e)
 {
     *out = NULL;
     const tokenizer_kind *kind = NULL;
@@ -60,8 +69,10 @@ status tokenizer_open(tokenizer **out, const gguf *g, uint32_t n_vocab, errmsg *
     t->kind = kind;
     t->n_vocab = n_vocab;
     status s;
-    TRY_DONE(s, vocab_open(&t->v, g, n_vocab, &kind->defaults, e));
-    TRY_DONE(s, kind->prepare(&t->v, e));
+    vocab_defaults defaults;
+    TRY_DONE(s, kind->begin(&t->state, &defaults, g, o, e));
+    TRY_DONE(s, vocab_open(&t->v, g, n_vocab, &defaults, e));
+    TRY_DONE(s, kind->prepare(t->state, &t->v, g, e));
     *out = t;
 done:
     if (s != ST_OK) tokenizer_close(t);
@@ -71,6 +82,7 @@ done:
 void tokenizer_close(tokenizer *t)
 {
     if (t == NULL) return;
+    t->kind->close(t->state);
     vocab_close(&t->v);
     free(t);
 }
@@ -86,7 +98,7 @@ static status encode_fragments(const tokenizer *t, const char *text, const fragm
             after_special = true;
         } else if (f->bytes > 0) {
             bool prefix = t->v.add_space_prefix && after_special;
-            TRY(t->kind->encode(&t->v, text + f->from, f->bytes, prefix, ids, e));
+            TRY(t->kind->encode(t->state, &t->v, text + f->from, f->bytes, prefix, ids, e));
             after_special = false;
         }
     }

@@ -26,7 +26,8 @@ MUST_USE status merge_table_open(merge_table *m, const vocab *v, const gguf *g, 
 void merge_table_close(merge_table *m);
 
 #define MERGE_END  UINT32_MAX        /* of prev and next */
-#define MERGE_GONE (UINT32_MAX - 1u) /* the id of a symbol that became part of the one before it */
+#define MERGE_GONE (UINT32_MAX - 1u) /* the id of a symbol that became part of the one before it   \
+                                      */
 
 typedef struct {
     uint32_t id; /* TOKEN_NONE: no piece; never merged */

@@ -37,16 +37,6 @@ typedef struct {
     uint64_t n_heap, heap_room;
 } merge;
 
-/* Control, unknown and byte tokens are never spelled by text. */
-static uint32_t find_mergeable(const vocab *v, const char *text, uint64_t bytes)
-{
-    uint32_t id = vocab_find(v, text, bytes);
-    if (id == TOKEN_NONE) return TOKEN_NONE;
-    piece_type type = v->piece[id].type;
-    bool hidden = type == PIECE_CONTROL || type == PIECE_UNKNOWN || type == PIECE_BYTE;
-    return hidden ? TOKEN_NONE : id;
-}
-
 static bool better(const bigram *a, const bigram *b)
 {
     return a->score > b->score || (a->score == b->score && a->left < b->left);
@@ -90,7 +80,7 @@ static status add_pair(merge *m, uint32_t left, errmsg *e)
     if (left == NO_SYMBOL || m->symbol[left].next == NO_SYMBOL) return ST_OK;
     const symbol *l = &m->symbol[left];
     uint64_t bytes = (uint64_t)l->bytes + m->symbol[l->next].bytes;
-    uint32_t id = find_mergeable(m->v, m->text + l->from, bytes);
+    uint32_t id = vocab_find_plain(m->v, m->text + l->from, bytes);
     if (id == TOKEN_NONE) return ST_OK;
     return heap_push(m, (bigram){m->v->piece[id].score, left, (uint32_t)bytes}, e);
 }
@@ -152,7 +142,7 @@ static status emit(const merge *m, id_list *out, errmsg *e)
 {
     for (uint32_t i = 0; i != NO_SYMBOL; i = m->symbol[i].next) {
         const symbol *s = &m->symbol[i];
-        uint32_t id = find_mergeable(m->v, m->text + s->from, s->bytes);
+        uint32_t id = vocab_find_plain(m->v, m->text + s->from, s->bytes);
         if (id != TOKEN_NONE) {
             TRY(id_list_add(out, id, e));
             continue;
@@ -163,9 +153,10 @@ static status emit(const merge *m, id_list *out, errmsg *e)
     return ST_OK;
 }
 
-static status spm_encode(const vocab *v, const char *text, uint64_t bytes, bool space_prefix,
-                         id_list *out, errmsg *e)
+static status spm_encode(const void *state, const vocab *v, const char *text, uint64_t bytes,
+                         bool space_prefix, id_list *out, errmsg *e)
 {
+    (void)state;
     merge m = {.v = v};
     status s = ST_OK;
     m.text = malloc(SPACE_BYTES * (bytes + 1));
@@ -186,74 +177,41 @@ done:
     return s;
 }
 
-static int hex_digit(char c)
+static status spm_begin(void **state, vocab_defaults *defaults, const gguf *g, tokenizer_options o,
+                        errmsg *e)
 {
-    if (c >= '0' && c <= '9') return c - '0';
-    if (c >= 'A' && c <= 'F') return c - 'A' + 10;
-    if (c >= 'a' && c <= 'f') return c - 'a' + 10;
-    return -1;
+    (void)g, (void)o, (void)e;
+    *state = NULL;
+    *defaults = (vocab_defaults){
+        .bos = 1, .eos = 2, .add_bos = true, .add_space_prefix = true, .needs_types = true};
+    return ST_OK;
 }
 
-/* The byte of a piece <0xXX>; -1: it has another form. */
-static int byte_of_piece(const piece *p)
+static status spm_prepare(void *state, vocab *v, const gguf *g, errmsg *e)
 {
-    if (p->bytes != 6 || memcmp(p->text, "<0x", 3) != 0 || p->text[5] != '>') return -1;
-    int high = hex_digit(p->text[3]), low = hex_digit(p->text[4]);
-    return high < 0 || low < 0 ? -1 : high * 16 + low;
-}
-
-/* Write p as it appears in text; returns its bytes, at most p->bytes. */
-static uint32_t show(char *out, const piece *p)
-{
-    if (p->type == PIECE_BYTE) {
-        out[0] = (char)byte_of_piece(p);
-        return 1;
-    }
-    bool escaped = p->type == PIECE_NORMAL || p->type == PIECE_UNUSED || p->type == PIECE_UNDEFINED;
-    uint32_t n = 0;
-    for (uint32_t i = 0; i < p->bytes; n++) {
-        bool space =
-            escaped && p->bytes - i >= SPACE_BYTES && memcmp(p->text + i, SPACE, SPACE_BYTES) == 0;
-        out[n] = space ? ' ' : p->text[i];
-        i += space ? SPACE_BYTES : 1;
-    }
-    return n;
-}
-
-static status spm_prepare(vocab *v, errmsg *e)
-{
+    (void)state, (void)g;
+    TRY(vocab_show_all(v, e));
     for (uint32_t b = 0; b < 256; b++) {
         char byte = (char)b;
-        v->byte_id[b] = find_mergeable(v, &byte, 1);
-    }
-    char *shown = v->shown;
-    for (uint32_t id = 0; id < v->n; id++) {
-        piece *p = &v->piece[id];
-        if (p->type == PIECE_BYTE) {
-            int byte = byte_of_piece(p);
-            if (byte < 0)
-                return errmsg_set(e, ST_BAD_MODEL,
-                                  "tokenizer.ggml.tokens: token %u has type 6 (byte) but is not "
-                                  "written <0xXX>",
-                                  id);
-            v->byte_id[byte] = id;
-        }
-        p->shown = shown;
-        p->shown_bytes = show(shown, p);
-        shown += p->shown_bytes;
-    }
-    for (uint32_t b = 0; b < 256; b++)
+        if (v->byte_id[b] == TOKEN_NONE) v->byte_id[b] = vocab_find_plain(v, &byte, 1);
         if (v->byte_id[b] == TOKEN_NONE)
             return errmsg_set(e, ST_BAD_MODEL,
                               "tokenizer.ggml.tokens: no token for byte <0x%02X>; a vocabulary "
                               "without byte fallback is not supported",
                               b);
+    }
     return ST_OK;
+}
+
+static void spm_close(void *state)
+{
+    (void)state;
 }
 
 const tokenizer_kind tokenizer_spm = {
     .name = "llama",
-    .defaults = {.bos = 1, .eos = 2, .add_bos = true, .add_space_prefix = true},
+    .begin = spm_begin,
     .prepare = spm_prepare,
     .encode = spm_encode,
+    .close = spm_close,
 };

@@ -38,6 +38,15 @@ uint32_t vocab_find(const vocab *v, const char *text, uint64_t bytes)
     return bytes == 0 || bytes > v->bytes_max ? TOKEN_NONE : *find_slot(v, text, bytes);
 }
 
+uint32_t vocab_find_plain(const vocab *v, const char *text, uint64_t bytes)
+{
+    uint32_t id = vocab_find(v, text, bytes);
+    if (id == TOKEN_NONE) return TOKEN_NONE;
+    piece_type type = v->piece[id].type;
+    bool hidden = type == PIECE_CONTROL || type == PIECE_UNKNOWN || type == PIECE_BYTE;
+    return hidden ? TOKEN_NONE : id;
+}
+
 static status index_pieces(vocab *v, errmsg *e)
 {
     uint64_t n_slots = 16;
@@ -61,8 +70,10 @@ static status index_pieces(vocab *v, errmsg *e)
     return ST_OK;
 }
 
-static status read_pieces(vocab *v, const gguf *g, uint32_t n_vocab, errmsg *e)
+static status read_pieces(vocab *v, const gguf *g, uint32_t n_vocab, bool needs_types, errmsg *e)
 {
+    static const char scores_key[] = "tokenizer.ggml.scores";
+    static const char types_key[] = "tokenizer.ggml.token_type";
     float *scores = NULL;
     uint32_t *types = NULL;
     uint64_t n = 0, text_bytes = 0;
@@ -73,8 +84,10 @@ static status read_pieces(vocab *v, const gguf *g, uint32_t n_vocab, errmsg *e)
                        (unsigned long long)n, n_vocab);
         goto done;
     }
-    TRY_DONE(s, gguf_array_f32(g, "tokenizer.ggml.scores", n, &scores, &n, e));
-    TRY_DONE(s, gguf_array_u32(g, "tokenizer.ggml.token_type", n, &types, &n, e));
+    if (needs_types || gguf_has(g, scores_key))
+        TRY_DONE(s, gguf_array_f32(g, scores_key, n, &scores, &n, e));
+    if (needs_types || gguf_has(g, types_key))
+        TRY_DONE(s, gguf_array_u32(g, types_key, n, &types, &n, e));
     for (uint64_t i = 0; i < n; i++)
         text_bytes += v->strings[i].bytes;
     v->n = (uint32_t)n;
@@ -88,8 +101,9 @@ static status read_pieces(vocab *v, const gguf *g, uint32_t n_vocab, errmsg *e)
         piece *p = &v->piece[id];
         p->text = p->shown = v->strings[id].text;
         p->bytes = v->strings[id].bytes;
-        p->score = scores[id];
-        p->type = types[id] <= PIECE_BYTE ? (piece_type)types[id] : PIECE_UNDEFINED;
+        p->score = scores == NULL ? 0 : scores[id];
+        uint32_t type = types == NULL ? PIECE_NORMAL : types[id];
+        p->type = type <= PIECE_BYTE ? (piece_type)type : PIECE_UNDEFINED;
         if (p->bytes > v->bytes_max) v->bytes_max = p->bytes;
         if (isnan(p->score)) {
             s = errmsg_set(e, ST_BAD_MODEL, "tokenizer.ggml.scores: token %u has no score (NaN)",
@@ -103,8 +117,7 @@ done:
     return s;
 }
 
-/* The id at key; where the file has none, *out stays. Beyond the vocabulary: refused. */
-static status read_id(const vocab *v, const gguf *g, const char *key, uint32_t *out, errmsg *e)
+status vocab_read_id(const vocab *v, const gguf *g, const char *key, uint32_t *out, errmsg *e)
 {
     if (!gguf_has(g, key)) return ST_OK;
     uint32_t id;
@@ -121,21 +134,30 @@ static status read_flag(const gguf *g, const char *key, bool *out, errmsg *e)
     return ST_OK;
 }
 
+static uint32_t default_id(const vocab *v, uint32_t id, bool control_only)
+{
+    bool holds = id < v->n && (!control_only || v->piece[id].type == PIECE_CONTROL);
+    return holds ? id : TOKEN_NONE;
+}
+
 static status read_ids(vocab *v, const gguf *g, const vocab_defaults *defaults, errmsg *e)
 {
     uint32_t eot = TOKEN_NONE, eom = TOKEN_NONE, unknown = TOKEN_NONE;
-    v->bos = defaults->bos < v->n ? defaults->bos : TOKEN_NONE;
-    v->eos = defaults->eos < v->n ? defaults->eos : TOKEN_NONE;
+    v->bos = default_id(v, defaults->bos, defaults->control_ids);
+    v->eos = default_id(v, defaults->eos, defaults->control_ids);
     v->add_bos = defaults->add_bos;
     v->add_space_prefix = defaults->add_space_prefix;
-    TRY(read_id(v, g, "tokenizer.ggml.bos_token_id", &v->bos, e));
-    TRY(read_id(v, g, "tokenizer.ggml.eos_token_id", &v->eos, e));
-    TRY(read_id(v, g, "tokenizer.ggml.eot_token_id", &eot, e));
-    TRY(read_id(v, g, "tokenizer.ggml.eom_token_id", &eom, e));
-    TRY(read_id(v, g, "tokenizer.ggml.unknown_token_id", &unknown, e)); /* checked, not used */
+    TRY(vocab_read_id(v, g, "tokenizer.ggml.bos_token_id", &v->bos, e));
+    TRY(vocab_read_id(v, g, "tokenizer.ggml.eos_token_id", &v->eos, e));
+    TRY(vocab_read_id(v, g, "tokenizer.ggml.eot_token_id", &eot, e));
+    TRY(vocab_read_id(v, g, "tokenizer.ggml.eom_token_id", &eom, e));
+    TRY(vocab_read_id(v, g, "tokenizer.ggml.unknown_token_id", &unknown,
+                      e)); /* checked, not used */
     TRY(read_flag(g, "tokenizer.ggml.add_bos_token", &v->add_bos, e));
     TRY(read_flag(g, "tokenizer.ggml.add_eos_token", &v->add_eos, e));
     TRY(read_flag(g, "tokenizer.ggml.add_space_prefix", &v->add_space_prefix, e));
+    if (v->bos == TOKEN_NONE && !gguf_has(g, "tokenizer.ggml.add_bos_token")) v->add_bos = false;
+    if (defaults->always_bos) v->add_bos = v->bos != TOKEN_NONE;
     if (v->add_bos && v->bos == TOKEN_NONE)
         return errmsg_set(e, ST_BAD_MODEL,
                           "tokenizer.ggml.add_bos_token asks for a BOS token, and "
@@ -148,32 +170,6 @@ static status read_ids(vocab *v, const gguf *g, const vocab_defaults *defaults, 
     for (uint32_t i = 0; i < sizeof ends / sizeof ends[0]; i++)
         if (ends[i] != TOKEN_NONE) v->piece[ends[i]].end = true;
     return ST_OK;
-}
-
-/* Files name EOT seldom: these texts end a turn wherever they occur, and are control tokens
- * whatever type the file gives them. Source: llama.cpp's list, without those of other kinds. */
-static void mark_known_ends(vocab *v)
-{
-    static const char *const texts[] = {"</s>",
-                                        "<eos>",
-                                        "<|eot_id|>",
-                                        "<|eom_id|>",
-                                        "<|im_end|>",
-                                        "<|end|>",
-                                        "<end_of_turn>",
-                                        "<|endoftext|>",
-                                        "<|end_of_text|>",
-                                        "<end_of_utterance>",
-                                        "<EOT>",
-                                        "_<EOT>",
-                                        "[EOT]",
-                                        "[EOS]"};
-    for (uint32_t i = 0; i < sizeof texts / sizeof texts[0]; i++) {
-        uint32_t id = vocab_find(v, texts[i], strlen(texts[i]));
-        if (id == TOKEN_NONE) continue;
-        v->piece[id].end = true;
-        v->piece[id].type = PIECE_CONTROL;
-    }
 }
 
 static bool name_has(const char *name, uint64_t bytes, const char *word)
@@ -240,10 +236,10 @@ status vocab_open(vocab *v, const gguf *g, uint32_t n_vocab, const vocab_default
                   errmsg *e)
 {
     *v = (vocab){0};
-    TRY(read_pieces(v, g, n_vocab, e));
+    TRY(read_pieces(v, g, n_vocab, defaults->needs_types, e));
     TRY(index_pieces(v, e));
     TRY(read_ids(v, g, defaults, e));
-    mark_known_ends(v);
+    TRY(vocab_mark_known(v, g, e));
     TRY(list_special(v, e));
     mark_strips(v, g);
     return ST_OK;

@@ -47,6 +47,9 @@ typedef struct {
 typedef struct {
     uint32_t bos, eos;
     bool add_bos, add_space_prefix;
+    bool always_bos;  /* add_bos, whatever the file says, where there is a BOS */
+    bool control_ids; /* an id holds only where it is a control token's */
+    bool needs_types; /* a file without scores or types is refused; else: score 0, all normal */
 } vocab_defaults;
 
 /* Read all that kinds share. Errors as tokenizer_open; *v is to be closed in either case. */
@@ -56,6 +59,23 @@ void vocab_close(vocab *v);
 
 /* The piece with exactly this text, TOKEN_NONE: none. */
 uint32_t vocab_find(const vocab *v, const char *text, uint64_t bytes);
+
+/* The same for text that is no special token's: control, unknown and byte tokens are not found. */
+uint32_t vocab_find_plain(const vocab *v, const char *text, uint64_t bytes);
+
+/* Set byte_id from the byte tokens, and show every piece with a space for each U+2581; byte tokens
+ * as their byte, control, unknown and user-defined ones as they are. ST_BAD_MODEL: a byte token is
+ * not written <0xXX>. */
+MUST_USE status vocab_show_all(vocab *v, errmsg *e);
+
+/* Mark the pieces that are known by their text: those that end a turn, and those that are control
+ * or user-defined tokens whatever type the file gives them. Called by vocab_open. ST_BAD_MODEL: an
+ * id that the file names is not in the vocabulary. */
+MUST_USE status vocab_mark_known(vocab *v, const gguf *g, errmsg *e);
+
+/* The id at key; where the file has none, *out stays. ST_BAD_MODEL: beyond the vocabulary. */
+MUST_USE status vocab_read_id(const vocab *v, const gguf *g, const char *key, uint32_t *out,
+                              errmsg *e);
 
 /* A text, cut at its special tokens: a list by index, from 0 along next to FRAGMENT_END. */
 typedef struct {

@@ -1,4 +1,4 @@
-/* backend.h - the one table of device operations. cpu/ fills it now, cuda/ later.
+/* backend.h - the one table of device operations. cpu/ fills it, and cuda/ where a toolkit was found.
  *
  * Asynchronous from the start: an op is put on a queue and runs after what was put there before; a
  * caller learns that it ran by an event. The cpu backend runs each op inside the call, on its own
@@ -14,6 +14,7 @@
 #ifndef KERNELS_BACKEND_H
 #define KERNELS_BACKEND_H
 
+#include "common/doors.h"
 #include "common/dtype.h"
 #include "common/status.h"
 
@@ -32,11 +33,13 @@ static inline dev_ptr dev_offset(dev_ptr p, uint64_t bytes)
     return (dev_ptr){p.addr + bytes};
 }
 
-/* A weight matrix: n_out rows of n_in stored values. */
+/* A weight matrix: n_out rows of n_in values of a stored type, in whatever order the device reads it
+ * (weight_open). */
 typedef struct {
     dev_ptr data;
-    dtype type;
+    dtype type;              /* as in the file */
     uint32_t n_in, n_out;
+    int32_t exponent;        /* the device's own */
 } dev_weight;
 
 typedef struct backend_device backend_device;
@@ -48,13 +51,15 @@ typedef struct {
 } backend_event;
 
 typedef enum { OP_EMBED, OP_RMS_NORM, OP_MATMUL, OP_ROPE, OP_KV_WRITE, OP_ATTENTION, OP_SILU_MUL,
-               OP_ADD, OP_COPY, OP_CHECK_FINITE } op_kind;
+               OP_ADD, OP_COPY, OP_CHECK_FINITE, OP_GELU_MUL } op_kind;
 
 /* Where to run: filled from the plan. */
 typedef struct {
     uint32_t numa_node;      /* UINT32_MAX: anywhere */
     uint32_t n_threads;      /* >= 1 */
     const char *isa;         /* "auto", "ref", "avx2", "avx512" */
+    uint32_t cuda_index;     /* cuda: the ordinal, unless */
+    const char *cuda_uuid;   /* this names the device ("GPU-.."); NULL and "": no */
 } device_spec;
 
 /* Rotation tables for the rows of a step: cos and sin, f32 [n_rows, n_rot / 2]. */
@@ -79,6 +84,8 @@ typedef struct {
     dev_ptr table;           /* u32 [n_rows] */
     dev_ptr tables;          /* u32 [..] */
     dev_ptr live;            /* u8 [n_rows]: 0: the row writes no KV; its other results are unused */
+    uint32_t n_positions;    /* every position is below it, so that a device can spread a long
+                                context; 0: not known. No bit depends on it */
 } row_args;
 
 typedef struct {
@@ -94,12 +101,20 @@ typedef struct {
     /* Zeroed memory, 64-byte aligned. ST_RESOURCES with *e saying bytes and what was free. */
     status (*alloc)(backend_device *d, dev_ptr *out, uint64_t bytes, errmsg *e);
     void (*free)(backend_device *d, dev_ptr p, uint64_t bytes);
+    /* Zeroed host memory that the device reads and writes fast (cuda: pinned); ST_RESOURCES. */
+    status (*host_alloc)(backend_device *d, void **out, uint64_t bytes, errmsg *e);
+    void (*host_free)(backend_device *d, void *host);
 
-    /* Make weights that lie in host memory [host, host + bytes) usable: in place where the device
-     * can (cpu: *out is the same memory, owned by the caller, must stay mapped), by upload
-     * otherwise. */
+    /* Make f32 vectors that lie in host memory [host, host + bytes) usable: in place where the
+     * device can (cpu: *out is the same memory, owned by the caller, must stay mapped), by upload
+     * otherwise; what was uploaded is the device's until it closes. */
     status (*weights_from_host)(backend_device *d, dev_ptr *out, const void *host, uint64_t bytes,
                                 errmsg *e);
+    /* The same for a matrix of n_out rows of n_in values, as the file stores them: cpu in place;
+     * cuda uploads it and orders it for its kernels (the same host address again: the same
+     * weight). Waits. ST_RESOURCES: no memory; host is no longer needed then or afterwards. */
+    status (*weight_open)(backend_device *d, dev_weight *out, const void *host, dtype type,
+                          uint32_t n_in, uint32_t n_out, errmsg *e);
 
     status (*queue_open)(backend_device *d, backend_queue **out, errmsg *e);
     void (*queue_close)(backend_queue *q);
@@ -139,6 +154,9 @@ typedef struct {
                         uint32_t n_rows);
     /* out[i] = silu(gate[i]) * up[i]; silu(x) = x / (1 + exp(-x)). out may be gate. */
     status (*silu_mul)(backend_queue *q, dev_ptr out, dev_ptr gate, dev_ptr up, uint64_t n);
+    /* out[i] = gelu(gate[i]) * up[i], the tanh form: gelu(x) = x / (1 + exp(-2u)), u = sqrt(2/pi) x
+     * (1 + 0.044715 x^2). out may be gate. */
+    status (*gelu_mul)(backend_queue *q, dev_ptr out, dev_ptr gate, dev_ptr up, uint64_t n);
     /* x[i] += y[i] */
     status (*add)(backend_queue *q, dev_ptr x, dev_ptr y, uint64_t n);
     /* flags[r] = 1 when row r of x [n_rows, n] holds NaN or infinity, else 0; u8 [n_rows]. */
@@ -153,7 +171,26 @@ typedef struct {
 /* The cpu table. */
 const backend *backend_cpu(void);
 
+/* The cuda table; NULL in a build without it. */
+const backend *backend_cuda(void);
+
+/* The table that a stage on such a device uses; NULL: not in this build. */
+const backend *backend_get(device_kind kind);
+
 /* Devices of this build by name, as one line "cpu" or "cpu, cuda", static. */
 const char *backend_names(void);
+
+/* CUDA devices that this process can use, in the driver's order. */
+#define BACKEND_UUID_BYTES 41u
+typedef struct {
+    uint32_t ordinal, major, minor; /* compute capability */
+    uint64_t memory_bytes, memory_free_bytes;
+    char uuid[BACKEND_UUID_BYTES], name[64];
+} backend_gpu;
+
+/* Fill up to n_max of them; *n 0 without a device, a driver or a cuda table. Makes a context on each
+ * (some 100 MB there until the process ends): for a short-lived process. ST_STAGE_LOST: the driver
+ * failed. */
+MUST_USE status backend_gpus(backend_gpu *out, uint32_t n_max, uint32_t *n, errmsg *e);
 
 #endif

@@ -18,7 +18,8 @@ what has changed, and runs memra-pp with the given options. Text goes to stdout,
   --yes                 install without asking
   --help                this page; the program's own: build/release/bin/memra-pp run --help
 
-  -m FILE               a GGUF model; without it the demo model through 2 stages
+  -m FILE               a GGUF model; without it the demo model through 2 stages. smollm2 and
+                        gemma3-270m are downloaded once (launch/get-model.sh)
   -p TEXT, -f FILE      the prompt; without both "Once upon a time"
   -n N                  tokens to generate
   --stages N            stage processes (or MEMRA_PP_STAGES=N); with -m and without it: one
@@ -31,7 +32,7 @@ END
 }
 
 # What the options say; a text that belongs to an option is never taken for one.
-yes=no has_model=no has_prompt=no has_stages=no has_devices=no
+yes=no has_model=no has_prompt=no has_stages=no has_devices=no model_i=''
 given=()
 while (($# > 0)); do
     value=no
@@ -46,7 +47,7 @@ while (($# > 0)); do
         usage
         exit 0
         ;;
-    -m | --model) has_model=yes value=yes ;;
+    -m | --model) has_model=yes value=yes model_i=$((${#given[@]} + 1)) ;;
     --model=*) has_model=yes ;;
     -p | --prompt | -f | --file) has_prompt=yes value=yes ;;
     --prompt=* | --file=*) has_prompt=yes ;;
@@ -68,6 +69,11 @@ done
 setup_begin
 setup_install "$yes" "${setup_packages_programs[@]}"
 setup_build release OFF memra-pp memra-stage
+if [[ -n $model_i && ${given[model_i]:-} =~ ^(smollm2|gemma3-270m)$ && ! -e ${given[model_i]} ]]; then
+    get=("$setup_root/launch/get-model.sh" "${given[model_i]}")
+    [[ $yes == no ]] || get+=(--yes)
+    given[model_i]=$("${get[@]}")
+fi
 
 defaults=()
 if [[ $has_model == no ]]; then

@@ -12,7 +12,7 @@
 # shellcheck disable=SC2154,SC2034 # setup_name, setup_root are the caller's; it uses the lists
 
 setup_packages_programs=(build-essential cmake ninja-build pkg-config libzmq3-dev libjansson-dev
-    libhwloc-dev)
+    libhwloc-dev libpcre2-dev libedit-dev)
 setup_packages_tests=("${setup_packages_programs[@]}" libcmocka-dev bats perl procps clang
     libclang-rt-dev)
 
@@ -50,8 +50,11 @@ setup_present() {
     ninja-build) setup_have ninja || setup_have make ;;
     libzmq3-dev) pkg-config --exists 'libzmq >= 4.3' 2>/dev/null ;;
     libjansson-dev) pkg-config --exists 'jansson >= 2.13' 2>/dev/null ;;
-    libhwloc-dev) pkg-config --exists 'hwloc >= 2.0' 2>/dev/null ;;
+    libhwloc-dev) pkg-config --exists 'hwloc >= 2.3' 2>/dev/null ;;
+    libedit-dev) pkg-config --exists 'libedit >= 3.1' 2>/dev/null ;;
+    libpcre2-dev) pkg-config --exists 'libpcre2-8 >= 10.32' 2>/dev/null ;;
     libcmocka-dev) pkg-config --exists cmocka 2>/dev/null ;;
+    python3-pip) python3 -m pip --version >/dev/null 2>&1 ;;
     perl) setup_have prove ;;
     procps) setup_have pkill ;;
     libclang-rt-dev)

@@ -3,11 +3,14 @@
 #include <string.h>
 
 _Static_assert(KV_BLOCK == 64, "common/plan.c repeats it");
+_Static_assert((int)LAYER_GLOBAL == KV_CLASS_GLOBAL && (int)LAYER_WINDOW == KV_CLASS_WINDOW,
+               "a layer's kind is its class");
 
 static const char *const op_words[KV_OP_COUNT] = {
-    [KV_OPEN] = "open",         [KV_ALLOC] = "alloc",       [KV_FREE] = "free",
-    [KV_TRUNCATE] = "truncate", [KV_FORK] = "fork",         [KV_COPY] = "copy",
-    [KV_WIPE] = "wipe",         [KV_SNAPSHOT] = "snapshot", [KV_RESTORE] = "restore",
+    [KV_OPEN] = "open",         [KV_ALLOC] = "alloc",         [KV_FREE] = "free",
+    [KV_TRUNCATE] = "truncate", [KV_RELEASE] = "release",     [KV_FORK] = "fork",
+    [KV_COPY] = "copy",         [KV_WIPE] = "wipe",           [KV_SNAPSHOT] = "snapshot",
+    [KV_RESTORE] = "restore",
 };
 
 static const char *const class_words[KV_CLASS_COUNT] = {
@@ -17,55 +20,90 @@ static const char *const class_words[KV_CLASS_COUNT] = {
     [KV_CLASS_DRAFT] = "draft",
 };
 
+/* Which pool each layer of the range lives in, and where. */
+static void sort_layers(kv_cache *c, const model_desc *m, uint32_t layer_begin)
+{
+    for (uint32_t i = 0; i < c->n_layers; i++) {
+        c->layer[i].class = (kv_class)m->layer[layer_begin + i].kind;
+        c->layer[i].i = c->pool[c->layer[i].class].n_layers++;
+    }
+}
+
+static status open_pool(kv_cache *c, const model_desc *m, kv_class class, errmsg *e)
+{
+    kv_pool *p = &c->pool[class];
+    uint64_t bytes = plan_kv_bytes(m, p->n_layers, p->n_blocks, c->type);
+    TRY(c->b->alloc(c->device, &p->pools, bytes, e));
+    p->bytes = bytes;
+    p->pool_bytes = p->n_layers > 0 ? bytes / (2 * (uint64_t)p->n_layers) : 0;
+    return ST_OK;
+}
+
 status kv_open(kv_cache *out, const backend *b, backend_device *device, const model_desc *m,
-               uint32_t n_layers, dtype type, const stage_limits *l, char *host,
-               const host_layout *at, errmsg *e)
+               uint32_t layer_begin, uint32_t layer_end, dtype type, const stage_limits *l,
+               char *host, const host_layout *at, errmsg *e)
 {
     *out = (kv_cache){
         .b = b,
         .device = device,
         .n_ctx = l->n_ctx,
         .n_branches = l->n_branches,
-        .n_blocks = l->n_blocks,
         .per_ctx = plan_blocks_per_ctx(l->n_ctx),
-        .n_layers = n_layers,
+        .n_layers = layer_end - layer_begin,
+        .window = m->window,
+        .n_pools = model_n_kinds(m),
         .type = type,
         .n_kv_heads = m->n_kv_heads,
         .n_head = m->n_head,
         .branches = (kv_branch *)(host + at->branches),
-        .tables = (uint32_t *)(host + at->branch_tables),
-        .users = (uint32_t *)(host + at->block_users),
         .history = l->last_stage ? (uint32_t *)(host + at->history) : NULL,
     };
-    uint64_t bytes = plan_kv_bytes(m, n_layers, l->n_blocks, type);
-    TRY(b->alloc(device, &out->pools, bytes, e));
-    out->bytes = bytes;
-    out->pool_bytes = bytes / (2 * (uint64_t)n_layers);
+    sort_layers(out, m, layer_begin);
+    for (uint32_t k = 0; k < out->n_pools; k++) {
+        out->pool[k].n_blocks = l->n_blocks[k];
+        out->pool[k].tables = (uint32_t *)(host + at->branch_tables[k]);
+        out->pool[k].users = (uint32_t *)(host + at->block_users[k]);
+        TRY(open_pool(out, m, (kv_class)k, e));
+    }
     return ST_OK;
 }
 
 void kv_close(kv_cache *c)
 {
-    if (c->pools.addr != 0) c->b->free(c->device, c->pools, c->bytes);
-    c->pools = (dev_ptr){0};
+    for (uint32_t k = 0; k < KV_POOLS; k++) {
+        kv_pool *p = &c->pool[k];
+        if (p->pools.addr != 0) c->b->free(c->device, p->pools, p->bytes);
+        p->pools = (dev_ptr){0};
+    }
+}
+
+uint64_t kv_bytes(const kv_cache *c)
+{
+    uint64_t bytes = 0;
+    for (uint32_t k = 0; k < KV_POOLS; k++)
+        bytes += c->pool[k].bytes;
+    return bytes;
 }
 
 kv_args kv_layer(const kv_cache *c, uint32_t layer_i)
 {
-    dev_ptr k = dev_offset(c->pools, 2 * (uint64_t)layer_i * c->pool_bytes);
-    return (kv_args){k, dev_offset(k, c->pool_bytes), c->type, c->n_kv_heads, c->n_head};
+    const kv_pool *p = &c->pool[c->layer[layer_i].class];
+    dev_ptr k = dev_offset(p->pools, 2 * (uint64_t)c->layer[layer_i].i * p->pool_bytes);
+    return (kv_args){k, dev_offset(k, p->pool_bytes), c->type, c->n_kv_heads, c->n_head};
 }
 
-static uint32_t *table_of(const kv_cache *c, uint32_t branch)
+static uint32_t *table_of(const kv_cache *c, kv_class class, uint32_t branch)
 {
-    return &c->tables[(uint64_t)branch * c->per_ctx];
+    return &c->pool[class].tables[(uint64_t)branch * c->per_ctx];
 }
 
-static void drop_entries(kv_cache *c, uint32_t branch, uint32_t keep)
+static void drop_entries(kv_cache *c, kv_class class, uint32_t branch, uint32_t keep)
 {
-    kv_branch *b = &c->branches[branch];
-    for (; b->n_entries > keep; b->n_entries--)
-        c->users[table_of(c, branch)[b->n_entries - 1]]--;
+    kv_table *t = &c->branches[branch].table[class];
+    for (; t->n > keep; t->n--) {
+        if (t->n > t->first) c->pool[class].users[table_of(c, class, branch)[t->n - 1]]--;
+    }
+    if (t->first > t->n) t->first = t->n;
 }
 
 /* --- operations --- */
@@ -76,6 +114,8 @@ typedef struct {
     const wire_kv_op *op;
     uint32_t op_i;
     errmsg *e;
+    kv_class class; /* one that the model has */
+    kv_pool *pool;  /* its */
 } op_context;
 
 static status refuse(const op_context *x, const char *field, uint32_t value, const char *rule,
@@ -113,8 +153,8 @@ static status is_current(const op_context *x)
 
 static status is_unshared(const op_context *x, const char *field, uint32_t block)
 {
-    TRY(below(x, field, block, x->c->n_blocks));
-    return at_most(x, "number of tables with block a", x->c->users[block], 1);
+    TRY(below(x, field, block, x->pool->n_blocks));
+    return at_most(x, "number of tables with block a", x->pool->users[block], 1);
 }
 
 static status op_open(const op_context *x)
@@ -130,27 +170,30 @@ static status op_open(const op_context *x)
 
 static status op_alloc(const op_context *x)
 {
-    kv_cache *c = x->c;
     TRY(is_current(x));
-    kv_branch *b = &c->branches[x->op->branch];
-    TRY(below(x, "entry a", x->op->a, c->per_ctx));
-    TRY(at_most(x, "entry a", x->op->a, b->n_entries));
-    TRY(below(x, "block b", x->op->b, c->n_blocks));
-    uint32_t *entry = &table_of(c, x->op->branch)[x->op->a];
-    if (x->op->a < b->n_entries) {
-        c->users[*entry]--;
+    kv_table *t = &x->c->branches[x->op->branch].table[x->class];
+    TRY(below(x, "entry a", x->op->a, x->c->per_ctx));
+    TRY(at_most(x, "entry a", x->op->a, t->n));
+    TRY(below(x, "block b", x->op->b, x->pool->n_blocks));
+    if (x->op->a < t->first) {
+        return refuse(x, "entry a", x->op->a, "was released, as all below", t->first);
+    }
+    uint32_t *entry = &table_of(x->c, x->class, x->op->branch)[x->op->a];
+    if (x->op->a < t->n) {
+        x->pool->users[*entry]--;
     } else {
-        b->n_entries++;
+        t->n++;
     }
     *entry = x->op->b;
-    c->users[*entry]++;
+    x->pool->users[*entry]++;
     return ST_OK;
 }
 
 static status op_free(const op_context *x)
 {
     TRY(is_current(x));
-    drop_entries(x->c, x->op->branch, 0);
+    for (uint32_t k = 0; k < x->c->n_pools; k++)
+        drop_entries(x->c, (kv_class)k, x->op->branch, 0);
     x->c->branches[x->op->branch].open = 0;
     return ST_OK;
 }
@@ -159,7 +202,24 @@ static status op_truncate(const op_context *x)
 {
     TRY(is_current(x));
     TRY(at_most(x, "position a", x->op->a, x->c->n_ctx));
-    drop_entries(x->c, x->op->branch, plan_blocks_per_ctx(x->op->a));
+    drop_entries(x->c, x->class, x->op->branch, plan_blocks_per_ctx(x->op->a));
+    return ST_OK;
+}
+
+static status op_release(const op_context *x)
+{
+    TRY(is_current(x));
+    kv_table *t = &x->c->branches[x->op->branch].table[x->class];
+    uint32_t *table = table_of(x->c, x->class, x->op->branch);
+    if (x->class != KV_CLASS_WINDOW) {
+        return errmsg_set(x->e, ST_PROTOCOL, "KV operation %u (release): class %s keeps all",
+                          x->op_i, class_words[x->class]);
+    }
+    TRY(at_most(x, "entry a", x->op->a, t->n));
+    for (; t->first < x->op->a; t->first++) {
+        x->pool->users[table[t->first]]--;
+        table[t->first] = WIRE_NONE;
+    }
     return ST_OK;
 }
 
@@ -169,15 +229,18 @@ static status op_fork(const op_context *x)
     uint32_t n = x->op->a / KV_BLOCK;
     TRY(is_current(x));
     TRY(is_open(x, "parent b", x->op->b));
-    kv_branch *b = &c->branches[x->op->branch];
-    if (x->op->b == x->op->branch || b->n_entries != 0) {
+    kv_table *t = &c->branches[x->op->branch].table[x->class];
+    const kv_table *parent = &c->branches[x->op->b].table[x->class];
+    if (x->op->b == x->op->branch || t->n != 0) {
         return refuse(x, "branch", x->op->branch, "must be empty and not its parent", x->op->b);
     }
-    TRY(at_most(x, "number of blocks a / KV_BLOCK", n, c->branches[x->op->b].n_entries));
-    memcpy(table_of(c, x->op->branch), table_of(c, x->op->b), n * sizeof(uint32_t));
-    b->n_entries = n;
-    for (uint32_t i = 0; i < n; i++)
-        c->users[table_of(c, x->op->branch)[i]]++;
+    TRY(at_most(x, "number of blocks a / KV_BLOCK", n, parent->n));
+    uint32_t *table = table_of(c, x->class, x->op->branch);
+    memcpy(table, table_of(c, x->class, x->op->b), n * sizeof *table);
+    t->n = n;
+    t->first = parent->first < n ? parent->first : n;
+    for (uint32_t i = t->first; i < n; i++)
+        x->pool->users[table[i]]++;
     return ST_OK;
 }
 
@@ -192,15 +255,16 @@ static status op_copy(const op_context *x)
     kv_cache *c = x->c;
     const wire_kv_op *op = x->op;
     TRY(is_unshared(x, "block a", op->a));
-    TRY(below(x, "block b", op->b, c->n_blocks));
+    TRY(below(x, "block b", op->b, x->pool->n_blocks));
     TRY(at_most(x, "number of positions c", op->c, KV_BLOCK));
     if (op->a == op->b) return refuse(x, "block a", op->a, "is block b", op->b);
     for (uint32_t i = 0; i < c->n_layers; i++) {
+        if (c->layer[i].class != x->class) continue;
         kv_args layer = kv_layer(c, i);
         status s = c->b->kv_copy_block(x->q, &layer, op->a, op->b, op->c);
         if (s != ST_OK) return device_failed(x, s, i);
     }
-    if (c->history != NULL) {
+    if (c->history != NULL && x->class == KV_CLASS_GLOBAL) {
         memcpy(&c->history[(uint64_t)op->a * KV_BLOCK], &c->history[(uint64_t)op->b * KV_BLOCK],
                op->c * sizeof(uint32_t));
     }
@@ -212,44 +276,53 @@ static status op_wipe(const op_context *x)
     kv_cache *c = x->c;
     TRY(is_unshared(x, "block a", x->op->a));
     for (uint32_t i = 0; i < c->n_layers; i++) {
+        if (c->layer[i].class != x->class) continue;
         kv_args layer = kv_layer(c, i);
         status s = c->b->kv_wipe_block(x->q, &layer, x->op->a);
         if (s != ST_OK) return device_failed(x, s, i);
     }
-    if (c->history != NULL) {
+    if (c->history != NULL && x->class == KV_CLASS_GLOBAL) {
         memset(&c->history[(uint64_t)x->op->a * KV_BLOCK], 0, KV_BLOCK * sizeof(uint32_t));
     }
     return ST_OK;
 }
 
 static status (*const op_table[KV_OP_COUNT])(const op_context *x) = {
-    [KV_OPEN] = op_open, [KV_ALLOC] = op_alloc, [KV_FREE] = op_free, [KV_TRUNCATE] = op_truncate,
-    [KV_FORK] = op_fork, [KV_COPY] = op_copy,   [KV_WIPE] = op_wipe,
+    [KV_OPEN] = op_open,         [KV_ALLOC] = op_alloc,     [KV_FREE] = op_free,
+    [KV_TRUNCATE] = op_truncate, [KV_RELEASE] = op_release, [KV_FORK] = op_fork,
+    [KV_COPY] = op_copy,         [KV_WIPE] = op_wipe,
 };
 
-static status apply(const op_context *x)
+static status apply(op_context x)
 {
-    const wire_kv_op *op = x->op;
+    const wire_kv_op *op = x.op;
     if (op->kind >= KV_OP_COUNT) {
-        return errmsg_set(x->e, ST_PROTOCOL, "KV operation %u: kind %u is none", x->op_i, op->kind);
+        return errmsg_set(x.e, ST_PROTOCOL, "KV operation %u: kind %u is none", x.op_i, op->kind);
     }
     if (op_table[op->kind] == NULL) {
-        return errmsg_set(x->e, ST_PROTOCOL,
-                          "KV operation %u (%s): this model has no recurrent state to keep",
-                          x->op_i, op_words[op->kind]);
+        return errmsg_set(x.e, ST_PROTOCOL,
+                          "KV operation %u (%s): this model has no recurrent state to keep", x.op_i,
+                          op_words[op->kind]);
     }
-    if (op->kv_class != KV_CLASS_GLOBAL) {
-        return errmsg_set(x->e, ST_PROTOCOL, "KV operation %u (%s): class %u (%s) has no blocks",
-                          x->op_i, op_words[op->kind], op->kv_class,
+    if (op->kv_class >= x.c->n_pools) {
+        return errmsg_set(x.e, ST_PROTOCOL, "KV operation %u (%s): class %u (%s) has no blocks",
+                          x.op_i, op_words[op->kind], op->kv_class,
                           op->kv_class < KV_CLASS_COUNT ? class_words[op->kv_class] : "unknown");
     }
-    return op_table[op->kind](x);
+    if ((op->kind == KV_OPEN || op->kind == KV_FREE) && op->kv_class != KV_CLASS_GLOBAL) {
+        return errmsg_set(x.e, ST_PROTOCOL,
+                          "KV operation %u (%s): class %u (%s), but it is the whole branch's",
+                          x.op_i, op_words[op->kind], op->kv_class, class_words[op->kv_class]);
+    }
+    x.class = (kv_class)op->kv_class;
+    x.pool = &x.c->pool[x.class];
+    return op_table[op->kind](&x);
 }
 
 status kv_ops(kv_cache *c, backend_queue *q, const wire_kv_op *ops, uint32_t n_ops, errmsg *e)
 {
     for (uint32_t i = 0; i < n_ops; i++)
-        TRY(apply(&(op_context){c, q, &ops[i], i, e}));
+        TRY(apply((op_context){.c = c, .q = q, .op = &ops[i], .op_i = i, .e = e}));
     return ST_OK;
 }
 
@@ -258,6 +331,35 @@ status kv_ops(kv_cache *c, backend_queue *q, const wire_kv_op *ops, uint32_t n_o
 void kv_step_begin(kv_cache *c)
 {
     c->step++;
+}
+
+/* The position can be written, and the window that ends there read. */
+static status check_table(const kv_cache *c, kv_class class, const wire_row *r, uint32_t row_i,
+                          errmsg *e)
+{
+    const kv_table *t = &c->branches[r->branch].table[class];
+    if (r->position / KV_BLOCK >= t->n) {
+        return errmsg_set(e, ST_PROTOCOL,
+                          "row %u: position %u is not below %u, where branch %u's %s blocks end",
+                          row_i, r->position, t->n * KV_BLOCK, r->branch, class_words[class]);
+    }
+    uint32_t begin = class == KV_CLASS_WINDOW && r->position >= c->window
+                         ? r->position + 1 - c->window
+                         : 0;
+    if (begin / KV_BLOCK < t->first) {
+        return errmsg_set(e, ST_PROTOCOL,
+                          "row %u: the window of position %u begins at %u, branch %u's %s blocks "
+                          "below %u were released",
+                          row_i, r->position, begin, r->branch, class_words[class],
+                          t->first * KV_BLOCK);
+    }
+    uint32_t block = table_of(c, class, r->branch)[r->position / KV_BLOCK];
+    if (c->pool[class].users[block] > 1) {
+        return errmsg_set(e, ST_PROTOCOL,
+                          "row %u: position %u of branch %u lies in %s block %u, which is shared",
+                          row_i, r->position, r->branch, class_words[class], block);
+    }
+    return ST_OK;
 }
 
 status kv_row_check(kv_cache *c, const wire_row *r, uint32_t row_i, errmsg *e)
@@ -270,48 +372,42 @@ status kv_row_check(kv_cache *c, const wire_row *r, uint32_t row_i, errmsg *e)
         return errmsg_set(e, ST_PROTOCOL, "row %u: generation %u is not branch %u's, which is %u",
                           row_i, r->generation, r->branch, b->generation);
     }
-    if (r->position / KV_BLOCK >= b->n_entries) {
-        return errmsg_set(e, ST_PROTOCOL,
-                          "row %u: position %u is not below %u, where branch %u's blocks end",
-                          row_i, r->position, b->n_entries * KV_BLOCK, r->branch);
-    }
-    uint32_t block = table_of(c, r->branch)[r->position / KV_BLOCK];
-    if (c->users[block] > 1) {
-        return errmsg_set(e, ST_PROTOCOL,
-                          "row %u: position %u of branch %u lies in block %u, which is shared",
-                          row_i, r->position, r->branch, block);
-    }
+    for (uint32_t k = 0; k < c->n_pools; k++)
+        TRY(check_table(c, (kv_class)k, r, row_i, e));
     if (b->step == c->step && r->position <= b->last_position) {
         return errmsg_set(e, ST_PROTOCOL,
                           "row %u: position %u of branch %u comes after position %u in one step",
                           row_i, r->position, r->branch, b->last_position);
     }
-    if (b->step != c->step) b->step_table = WIRE_NONE;
+    for (uint32_t k = 0; k < c->n_pools && b->step != c->step; k++)
+        b->table[k].step_table = WIRE_NONE;
     b->step = c->step;
     b->last_position = r->position;
     return ST_OK;
 }
 
-uint32_t kv_row_place(kv_cache *c, const wire_row *r, uint32_t *tables, uint32_t *n_used)
+void kv_row_place(kv_cache *c, const wire_row *r, uint32_t *tables, uint32_t *n_used,
+                  uint32_t at[KV_POOLS])
 {
-    kv_branch *b = &c->branches[r->branch];
-    const uint32_t *table = table_of(c, r->branch);
-    if (b->step_table == WIRE_NONE) {
-        memcpy(&tables[*n_used], table, b->n_entries * sizeof(uint32_t));
-        b->step_table = *n_used;
-        *n_used += b->n_entries;
+    for (uint32_t k = 0; k < c->n_pools; k++) {
+        kv_table *t = &c->branches[r->branch].table[k];
+        if (t->step_table == WIRE_NONE) {
+            memcpy(&tables[*n_used], table_of(c, (kv_class)k, r->branch), t->n * sizeof *tables);
+            t->step_table = *n_used;
+            *n_used += t->n;
+        }
+        at[k] = t->step_table;
     }
     if (c->history != NULL) {
-        uint64_t block = table[r->position / KV_BLOCK];
+        uint64_t block = table_of(c, KV_CLASS_GLOBAL, r->branch)[r->position / KV_BLOCK];
         c->history[block * KV_BLOCK + r->position % KV_BLOCK] = r->token;
     }
-    return b->step_table;
 }
 
 void kv_history(const kv_cache *c, uint32_t branch, uint32_t position, uint32_t *out, uint32_t n)
 {
     CHECK(c->history != NULL && n <= position + 1);
-    const uint32_t *table = table_of(c, branch);
+    const uint32_t *table = table_of(c, KV_CLASS_GLOBAL, branch);
     uint32_t from = position + 1 - n;
     for (uint32_t i = 0; i < n; i++) {
         uint64_t block = table[(from + i) / KV_BLOCK];

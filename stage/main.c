@@ -3,6 +3,7 @@
 #include "common/wire.h"
 #include "kernels/backend.h"
 #include "stage/control.h"
+#include "stage/devices.h"
 
 #include <fcntl.h>
 #include <getopt.h>
@@ -23,6 +24,7 @@ static const char *const usage =
     "  --run-block-fd F  inherited shared memory of the run\n"
     "  --log-level L     error, warn, info or debug\n"
     "  --log-fd F        inherited descriptor that log lines go to (2)\n"
+    "  --probe F         write the CUDA devices here to descriptor F, and end\n"
     "  --version         version, build and backends\n"
     "  --help            this text\n"
     "\n"
@@ -45,6 +47,14 @@ static int usage_error(const char *what)
     return status_exit_code(ST_USAGE);
 }
 
+static int probe(int fd)
+{
+    errmsg e = {0};
+    status s = devices_write(fd, &e);
+    if (s != ST_OK) fprintf(stderr, "memra-stage: error: %s\n", e.text);
+    return status_exit_code(s);
+}
+
 int main(int argc, char **argv)
 {
     static const struct option options[] = {
@@ -52,6 +62,7 @@ int main(int argc, char **argv)
         {"epoch", required_argument, NULL, 'n'},     {"death-fd", required_argument, NULL, 'd'},
         {"run-block-fd", required_argument, NULL, 'r'}, {"log-level", required_argument, NULL, 'l'},
         {"log-fd", required_argument, NULL, 'f'},
+        {"probe", required_argument, NULL, 'p'},
         {"version", no_argument, NULL, 'v'},         {"help", no_argument, NULL, 'h'},
         {0}};
     control_options o = {.death_fd = -1, .run_block_fd = -1};
@@ -83,6 +94,9 @@ int main(int argc, char **argv)
         case 'f':
             ok = number(optarg, INT32_MAX, &log_fd);
             break;
+        case 'p':
+            if (!number(optarg, INT32_MAX, &n)) return usage_error("--probe: a descriptor");
+            return probe((int)n);
         case 'v':
             printf("memra-stage %s build %s, backends: %s\n", MEMRA_VERSION, MEMRA_BUILD_ID,
                    backend_names());

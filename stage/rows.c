@@ -46,14 +46,18 @@ static uint32_t place_rows(stage *s, const wire_row *rows, uint32_t n_rows)
             dead_table = n_used++;
             tables[dead_table] = 0;
         }
+        uint32_t at[KV_POOLS] = {dead_table, dead_table};
+        if (live) kv_row_place(&s->kv, &rows[i], tables, &n_used, at);
+        for (uint32_t k = 0; k < s->n_kinds; k++)
+            HOST(s, uint32_t, table)[k * s->config.rows_max + i] = at[k];
         HOST(s, uint32_t, tokens)[i] = live ? rows[i].token : 0;
         HOST(s, uint32_t, position)[i] = live ? rows[i].position : 0;
-        HOST(s, uint32_t, table)
-        [i] = live ? kv_row_place(&s->kv, &rows[i], tables, &n_used) : dead_table;
         HOST(s, uint8_t, live)[i] = live ? 1 : 0;
     }
-    rope_rows(&s->rope, HOST(s, float, cos), HOST(s, float, sin), HOST(s, uint32_t, position),
-              n_rows);
+    for (uint32_t k = 0; k < s->n_kinds; k++) {
+        rope_rows(&s->rope[k], HOST(s, float, cos[k]), HOST(s, float, sin[k]),
+                  HOST(s, uint32_t, position), n_rows);
+    }
     return n_used;
 }
 
@@ -62,14 +66,17 @@ static uint32_t place_rows(stage *s, const wire_row *rows, uint32_t n_rows)
 
 static status upload_rows(stage *s, uint32_t n_rows, uint32_t n_tables, errmsg *e)
 {
-    uint64_t n_angles = (uint64_t)n_rows * s->rope.n_pairs;
     UPLOAD(tokens, uint32_t, n_rows);
     UPLOAD(position, uint32_t, n_rows);
-    UPLOAD(table, uint32_t, n_rows);
     UPLOAD(tables, uint32_t, n_tables);
     UPLOAD(live, uint8_t, n_rows);
-    UPLOAD(cos, float, n_angles);
-    UPLOAD(sin, float, n_angles);
+    for (uint32_t k = 0; k < s->n_kinds; k++) {
+        uint64_t n_angles = (uint64_t)n_rows * s->rope[k].n_pairs, at = k * s->config.rows_max;
+        TRY_OP(upload, stage_table(s, (layer_kind)k), HOST(s, uint32_t, table) + at,
+               n_rows * sizeof(uint32_t));
+        UPLOAD(cos[k], float, n_angles);
+        UPLOAD(sin[k], float, n_angles);
+    }
     s->staged = true;
     status recorded = s->b->event_record(s->q, &s->staged_event);
     return recorded == ST_OK ? ST_OK : stage_op_failed(s, recorded, "event_record", e);
@@ -89,6 +96,10 @@ status stage_rows(stage *s, const wire_row *rows, uint32_t n_rows, uint32_t n_sa
     if (s->staged) TRY_OP(event_wait, s->staged_event);
     memcpy(HOST(s, wire_row, rows), rows, n_rows * sizeof *rows);
     TRY(upload_rows(s, n_rows, place_rows(s, rows, n_rows), e));
+    s->n_positions = 0;
+    for (uint32_t i = 0; i < n_rows; i++) {
+        if (rows[i].position >= s->n_positions) s->n_positions = rows[i].position + 1;
+    }
     s->n_rows = n_rows;
     s->n_samplers = n_samplers;
     return ST_OK;

@@ -36,10 +36,15 @@ static status check_config(const wire_config *c, const model_desc *m, errmsg *e)
     TRY(check_range("rows_max", c->rows_max, 1, WIRE_ROWS_MAX, e));
     TRY(check_range("n_readback", c->n_readback, 1, PLAN_READBACK_MAX, e));
     TRY(check_range("n_threads", c->n_threads, 1, UINT32_MAX, e));
-    TRY(check_range("n_blocks", c->n_blocks[KV_CLASS_GLOBAL], 1,
-                    PLAN_BYTES_MAX / plan_kv_bytes(m, m->n_layers, 1, DT_F32), e));
-    for (uint32_t i = KV_CLASS_GLOBAL + 1; i < KV_CLASS_COUNT; i++)
-        TRY(check_range("n_blocks of a class that this model lacks", c->n_blocks[i], 0, 0, e));
+    for (uint32_t i = 0; i < KV_CLASS_COUNT; i++) {
+        if (i < model_n_kinds(m)) {
+            TRY(check_range(i == KV_CLASS_GLOBAL ? "n_blocks" : "n_blocks of the window class",
+                            c->n_blocks[i], 1,
+                            PLAN_BYTES_MAX / plan_kv_bytes(m, m->n_layers, 1, DT_F32), e));
+        } else {
+            TRY(check_range("n_blocks of a class that this model lacks", c->n_blocks[i], 0, 0, e));
+        }
+    }
     if (c->kv_type != DT_F32 && c->kv_type != DT_F16 && c->kv_type != DT_BF16) {
         return errmsg_set(e, ST_PROTOCOL, "configuration: KV type %u is none", c->kv_type);
     }
@@ -55,7 +60,8 @@ static status check_ops(const stage *s, errmsg *e)
     } needed[] = {
         {OP_RMS_NORM, DT_F32, "rms_norm"},
         {OP_ROPE, DT_F32, "rope"},
-        {OP_SILU_MUL, DT_F32, "silu_mul"},
+        {s->m->ffn == FFN_GEGLU ? OP_GELU_MUL : OP_SILU_MUL, DT_F32,
+         s->m->ffn == FFN_GEGLU ? "gelu_mul" : "silu_mul"},
         {OP_ADD, DT_F32, "add"},
         {OP_COPY, DT_F32, "copy"},
         {OP_CHECK_FINITE, DT_F32, "check_finite"},
@@ -73,9 +79,13 @@ static status check_ops(const stage *s, errmsg *e)
 
 static status open_device(stage *s, errmsg *e)
 {
-    device_spec spec = {s->config.numa_node, s->config.n_threads,
-                        s->config.isa[0] != '\0' ? s->config.isa : "auto"};
     s->config.isa[sizeof s->config.isa - 1] = '\0';
+    s->config.cuda_uuid[sizeof s->config.cuda_uuid - 1] = '\0';
+    device_spec spec = {.numa_node = s->config.numa_node,
+                        .n_threads = s->config.n_threads,
+                        .isa = s->config.isa[0] != '\0' ? s->config.isa : "auto",
+                        .cuda_index = s->config.cuda_index,
+                        .cuda_uuid = s->config.cuda_uuid};
     TRY(s->b->device_open(&s->device, &spec, e));
     return s->b->queue_open(s->device, &s->q, e);
 }
@@ -84,18 +94,20 @@ static status open_device(stage *s, errmsg *e)
 static status allocate(stage *s, errmsg *e)
 {
     const wire_config *c = &s->config;
-    stage_limits limits = {
-        c->n_ctx, c->n_branches, c->rows_max, c->n_readback, c->n_blocks[KV_CLASS_GLOBAL], s->last};
+    stage_limits limits = {.n_ctx = c->n_ctx,
+                           .n_branches = c->n_branches,
+                           .rows_max = c->rows_max,
+                           .n_readback = c->n_readback,
+                           .last_stage = s->last};
+    memcpy(limits.n_blocks, c->n_blocks, sizeof limits.n_blocks);
     scratch_layout_make(&s->at, s->m, c->rows_max, c->n_ctx, s->last);
     host_layout_make(&s->host_at, s->m, &limits);
-    s->host = calloc(1, s->host_at.bytes);
-    if (s->host == NULL) {
-        return errmsg_set(e, ST_RESOURCES, "stage %u: no memory for %llu bytes of tables",
-                          c->stage_i, (unsigned long long)s->host_at.bytes);
-    }
+    void *host;
+    TRY(s->b->host_alloc(s->device, &host, s->host_at.bytes, e));
+    s->host = host;
     TRY(s->b->alloc(s->device, &s->scratch, s->at.bytes, e));
-    return kv_open(&s->kv, s->b, s->device, s->m, s->n_layers, (dtype)c->kv_type, &limits, s->host,
-                   &s->host_at, e);
+    return kv_open(&s->kv, s->b, s->device, s->m, c->layer_begin, c->layer_end, (dtype)c->kv_type,
+                   &limits, s->host, &s->host_at, e);
 }
 
 static status open_all(stage *s, const gguf *file, errmsg *e)
@@ -108,7 +120,9 @@ static status open_all(stage *s, const gguf *file, errmsg *e)
     TRY(weights_supported(&load, e));
     TRY(allocate(s, e));
     TRY(weights_open(&s->w, &load, e));
-    return rope_make(&s->rope, &s->m->rope, s->w.freq_factors, e);
+    TRY(rope_make(&s->rope[LAYER_GLOBAL], &s->m->rope, s->w.freq_factors, e));
+    if (s->n_kinds == 1) return ST_OK;
+    return rope_make(&s->rope[LAYER_WINDOW], &s->m->rope_window, NULL, e);
 }
 
 status stage_open(stage **out, const stage_options *o, errmsg *e)
@@ -123,6 +137,7 @@ status stage_open(stage **out, const stage_options *o, errmsg *e)
     s->on_progress = o->on_progress;
     s->progress_ctx = o->progress_ctx;
     s->n_layers = s->config.layer_end - s->config.layer_begin;
+    s->n_kinds = model_n_kinds(s->m);
     s->first = s->config.layer_begin == 0;
     s->last = s->config.layer_end == s->m->n_layers;
     status result = open_all(s, o->file, e);
@@ -140,15 +155,15 @@ void stage_close(stage *s)
     if (s->q != NULL) s->b->queue_close(s->q);
     kv_close(&s->kv);
     if (s->scratch.addr != 0) s->b->free(s->device, s->scratch, s->at.bytes);
+    if (s->host != NULL) s->b->host_free(s->device, s->host);
     if (s->device != NULL) s->b->device_close(s->device);
     weights_close(&s->w);
-    free(s->host);
     free(s);
 }
 
 stage_facts stage_facts_get(const stage *s)
 {
-    return (stage_facts){s->w.bytes, s->kv.bytes, s->at.bytes, s->host_at.bytes,
+    return (stage_facts){s->w.bytes, kv_bytes(&s->kv), s->at.bytes, s->host_at.bytes,
                          s->b->device_name(s->device)};
 }
 
@@ -170,6 +185,7 @@ status stage_kv_ops(stage *s, const wire_kv_op *ops, uint32_t n_ops, errmsg *e)
 status stage_embed(stage *s, errmsg *e)
 {
     CHECK(s->first);
-    TRY_OP(embed, SCRATCH(s, hidden), &s->w.token_embd, SCRATCH(s, tokens), 1.0f, s->n_rows);
+    TRY_OP(embed, SCRATCH(s, hidden), &s->w.token_embd, SCRATCH(s, tokens),
+           s->m->embd_scale, s->n_rows);
     return ST_OK;
 }

@@ -24,13 +24,15 @@ struct stage {
 
     weights w;
     kv_cache kv;
-    rope_table rope;
+    rope_table rope[LAYER_KINDS];
+    uint32_t n_kinds; /* of layers of the model */
     scratch_layout at; /* in scratch */
     dev_ptr scratch;
     host_layout host_at; /* in host */
     char *host;
 
     uint32_t n_rows, n_samplers; /* of the step in hand */
+    uint32_t n_positions;        /* its rows' are below it */
     bool staged;                 /* uploads of the last step may still read host memory */
     backend_event staged_event;
 };
@@ -38,6 +40,12 @@ struct stage {
 /* A piece of scratch, and of host memory. */
 #define SCRATCH(s, piece)    dev_offset((s)->scratch, (s)->at.piece)
 #define HOST(s, type, piece) ((type *)((s)->host + (s)->host_at.piece))
+
+/* Where the rows' block tables of that kind of layer start: u32 [n_rows], on the device. */
+static inline dev_ptr stage_table(const stage *s, layer_kind kind)
+{
+    return dev_offset(SCRATCH(s, table), (uint64_t)kind * s->config.rows_max * sizeof(uint32_t));
+}
 
 /* Put backend op on the stage's queue; a device that fails is named in *e. Needs s and e in scope.
  */

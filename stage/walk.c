@@ -3,59 +3,81 @@
  * earlier steps: all rows are written before attention reads. */
 #include "stage/stage_impl.h"
 
-static row_args row_args_of(const stage *s)
+/* Heads are rows of their own: q and k norms are n_head wide. */
+static status norm_heads(stage *s, dev_ptr x, dev_ptr weight, uint32_t n_heads, errmsg *e)
 {
-    return (row_args){SCRATCH(s, position), SCRATCH(s, table), SCRATCH(s, tables),
-                      SCRATCH(s, live)};
+    if (weight.addr == 0) return ST_OK;
+    TRY_OP(rms_norm, x, x, weight, s->m->n_head, s->m->rms_eps, s->n_rows * n_heads);
+    return ST_OK;
 }
 
 /* normed -> the block's output, added to the residual stream by the caller. */
 static status attention_block(stage *s, const layer_weights *w, uint32_t layer_i, errmsg *e)
 {
     const model_desc *m = s->m;
+    const layer_kind kind = m->layer[s->config.layer_begin + layer_i].kind;
+    const rope_desc *turn = model_rope_of(m, kind);
     const dev_ptr normed = SCRATCH(s, normed), q = SCRATCH(s, q), k = SCRATCH(s, k);
     const dev_ptr v = SCRATCH(s, v), attn = SCRATCH(s, attn);
     kv_args kv = kv_layer(&s->kv, layer_i);
-    row_args rows = row_args_of(s);
-    rope_args rope = {SCRATCH(s, cos), SCRATCH(s, sin), m->rope.n_rot, m->rope.kind == ROPE_NEOX};
+    row_args rows = {SCRATCH(s, position), stage_table(s, kind), SCRATCH(s, tables),
+                     SCRATCH(s, live), s->n_positions};
+    rope_args rope = {SCRATCH(s, cos[kind]), SCRATCH(s, sin[kind]), turn->n_rot,
+                      turn->kind == ROPE_NEOX};
     TRY_OP(matmul, q, &w->attn_q, normed, w->attn_q_bias, s->n_rows); /* [R, n_heads, n_head] */
     TRY_OP(matmul, k, &w->attn_k, normed, w->attn_k_bias, s->n_rows); /* [R, n_kv_heads, n_head] */
     TRY_OP(matmul, v, &w->attn_v, normed, w->attn_v_bias, s->n_rows);
+    TRY(norm_heads(s, q, w->attn_q_norm, m->n_heads, e));
+    TRY(norm_heads(s, k, w->attn_k_norm, m->n_kv_heads, e));
     TRY_OP(rope, q, &rope, m->n_heads, m->n_head, s->n_rows);
     TRY_OP(rope, k, &rope, m->n_kv_heads, m->n_head, s->n_rows);
     TRY_OP(kv_write, &kv, k, v, &rows, s->n_rows);
-    TRY_OP(attention, attn, q, &kv, &rows, m->n_heads, m->attn_scale, 0, s->n_rows);
+    TRY_OP(attention, attn, q, &kv, &rows, m->n_heads, m->attn_scale,
+           kind == LAYER_WINDOW ? m->window : 0, s->n_rows);
     TRY_OP(matmul, normed, &w->attn_output, attn, (dev_ptr){0}, s->n_rows); /* [R, n_embd] */
     return ST_OK;
 }
 
-static status swiglu_block(stage *s, const layer_weights *w, errmsg *e)
+static status ffn_block(stage *s, const layer_weights *w, errmsg *e)
 {
     const dev_ptr normed = SCRATCH(s, normed), gate = SCRATCH(s, gate), up = SCRATCH(s, up);
+    uint64_t n = (uint64_t)s->n_rows * s->m->n_ff;
     TRY_OP(matmul, gate, &w->ffn_gate, normed, (dev_ptr){0}, s->n_rows); /* [R, n_ff] */
     TRY_OP(matmul, up, &w->ffn_up, normed, (dev_ptr){0}, s->n_rows);
-    TRY_OP(silu_mul, gate, gate, up, (uint64_t)s->n_rows * s->m->n_ff);
+    switch (s->m->ffn) {
+    case FFN_SWIGLU:
+        TRY_OP(silu_mul, gate, gate, up, n);
+        break;
+    case FFN_GEGLU:
+        TRY_OP(gelu_mul, gate, gate, up, n);
+        break;
+    }
     TRY_OP(matmul, normed, &w->ffn_down, gate, (dev_ptr){0}, s->n_rows); /* [R, n_embd] */
     return ST_OK;
 }
 
-static status (*const ffn_table[])(stage *s, const layer_weights *w, errmsg *e) = {
-    [FFN_SWIGLU] = swiglu_block,
-};
+/* A block's output, in normed, onto the residual stream; through a norm of its own if it has one. */
+static status add_block(stage *s, dev_ptr post_norm, errmsg *e)
+{
+    const model_desc *m = s->m;
+    const dev_ptr hidden = SCRATCH(s, hidden), normed = SCRATCH(s, normed);
+    if (post_norm.addr != 0)
+        TRY_OP(rms_norm, normed, normed, post_norm, m->n_embd, m->rms_eps, s->n_rows);
+    TRY_OP(add, hidden, normed, (uint64_t)s->n_rows * m->n_embd);
+    return ST_OK;
+}
 
 static status walk_layer(stage *s, uint32_t layer_i, errmsg *e)
 {
     const model_desc *m = s->m;
     const layer_weights *w = &s->w.layer[layer_i];
     const dev_ptr hidden = SCRATCH(s, hidden), normed = SCRATCH(s, normed);
-    uint64_t n = (uint64_t)s->n_rows * m->n_embd;
     TRY_OP(rms_norm, normed, hidden, w->attn_norm, m->n_embd, m->rms_eps, s->n_rows);
     TRY(attention_block(s, w, layer_i, e));
-    TRY_OP(add, hidden, normed, n);
+    TRY(add_block(s, w->attn_post_norm, e));
     TRY_OP(rms_norm, normed, hidden, w->ffn_norm, m->n_embd, m->rms_eps, s->n_rows);
-    TRY(ffn_table[m->ffn](s, w, e));
-    TRY_OP(add, hidden, normed, n);
-    return ST_OK;
+    TRY(ffn_block(s, w, e));
+    return add_block(s, w->ffn_post_norm, e);
 }
 
 /* Waits for the walk: its result is looked at before it leaves the stage. */

@@ -29,6 +29,8 @@ static const weight_part layer_parts[] = {
     LAYER(attn_v, AS_MATRIX),      LAYER(attn_q_bias, AS_VECTOR), LAYER(attn_k_bias, AS_VECTOR),
     LAYER(attn_v_bias, AS_VECTOR), LAYER(attn_output, AS_MATRIX), LAYER(ffn_norm, AS_VECTOR),
     LAYER(ffn_gate, AS_MATRIX),    LAYER(ffn_up, AS_MATRIX),      LAYER(ffn_down, AS_MATRIX),
+    LAYER(attn_q_norm, AS_VECTOR), LAYER(attn_k_norm, AS_VECTOR), LAYER(attn_post_norm, AS_VECTOR),
+    LAYER(ffn_post_norm, AS_VECTOR),
 };
 #define MODEL(desc, field, use, first, last)                                                       \
     {                                                                                              \
@@ -181,6 +183,7 @@ static status load_spans(weights *w, const weights_options *o, errmsg *e)
     uint64_t done = 0, total = 0;
     for (uint32_t i = 0; i < w->n_spans; i++)
         total += w->spans[i].end - w->spans[i].begin;
+    w->loaded = total;
     for (uint32_t i = 0; i < w->n_spans; i++) {
         weight_span *s = &w->spans[i];
         uint64_t bytes = s->end - s->begin;
@@ -192,7 +195,6 @@ static status load_spans(weights *w, const weights_options *o, errmsg *e)
                 return errmsg_set(e, ST_CLOSED, "told to stop while loading");
             }
         }
-        TRY(o->backend->weights_from_host(o->device, &s->device, s->map, bytes, e));
     }
     return ST_OK;
 }
@@ -216,27 +218,35 @@ static const weight_span *span_of(const weights *w, const gguf_tensor *t)
     return s;
 }
 
+typedef struct {
+    weights *w;
+    const weights_options *o;
+} fill_context;
+
 static status fill(void *ctx, const weight_item *item, errmsg *e)
 {
-    (void)e;
-    weights *w = ctx;
+    const fill_context *c = ctx;
+    const weights_options *o = c->o;
     const gguf_tensor *t = item->t;
-    const weight_span *s = span_of(w, t);
-    dev_ptr at = dev_offset(s->device, t->offset - s->begin);
+    const weight_span *s = span_of(c->w, t);
+    const char *host = (const char *)s->map + (t->offset - s->begin);
     switch (item->part->use) {
     case AS_VECTOR:
-        *(dev_ptr *)item->to = at;
+        TRY(o->backend->weights_from_host(o->device, item->to, host, t->bytes, e));
         break;
     case AS_HOST:
-        *(const float **)item->to = (const float *)((const char *)s->map + (t->offset - s->begin));
+        *(const float **)item->to = (const float *)host;
         break;
     case AS_MATRIX:
     case AS_EMBEDDING:
-        *(dev_weight *)item->to =
-            (dev_weight){at, t->type, (uint32_t)t->dim[0], (uint32_t)t->dim[1]};
+        TRY(o->backend->weight_open(o->device, item->to, host, t->type, (uint32_t)t->dim[0],
+                                    (uint32_t)t->dim[1], e));
         break;
     }
-    return ST_OK;
+    /* The bytes were counted when they were read; this says that we live. */
+    if (o->on_progress == NULL || o->on_progress(o->progress_ctx, c->w->loaded, c->w->loaded) == 0)
+        return ST_OK;
+    return errmsg_set(e, ST_CLOSED, "told to stop while loading");
 }
 
 status weights_open(weights *out, const weights_options *o, errmsg *e)
@@ -256,7 +266,8 @@ status weights_open(weights *out, const weights_options *o, errmsg *e)
     TRY(map_spans(out, o, e));
     TRY(load_spans(out, o, e));
     TRY(gguf_unchanged(o->file, e));
-    return visit(o, out, fill, out, e);
+    fill_context c = {out, o};
+    return visit(o, out, fill, &c, e);
 }
 
 void weights_close(weights *w)

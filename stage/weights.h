@@ -2,7 +2,7 @@
  * and read ahead, used in place where the device can.
  *
  * Owns the mappings; each is page-aligned, holds what lies between needed tensors only where they
- * share a page, and is handed to the backend whole. The embedding belongs to the first stage,
+ * share a page; its tensors are handed to the backend one by one. The embedding belongs to the first stage,
  * output_norm and head to the last, a tied head to both; rope factors to all. A file that is cut
  * short while it is mapped ends the process by SIGBUS: the coordinator sees a lost stage. */
 #ifndef STAGE_WEIGHTS_H
@@ -16,9 +16,12 @@ typedef struct {
     dev_ptr attn_norm; /* f32 [n_embd] */
     dev_weight attn_q, attn_k, attn_v;
     dev_ptr attn_q_bias, attn_k_bias, attn_v_bias; /* none: addr 0 */
+    dev_ptr attn_q_norm, attn_k_norm;              /* f32 [n_head]; none: addr 0 */
     dev_weight attn_output;
-    dev_ptr ffn_norm; /* f32 [n_embd] */
+    dev_ptr attn_post_norm; /* f32 [n_embd]; none: addr 0 */
+    dev_ptr ffn_norm;       /* f32 [n_embd] */
     dev_weight ffn_gate, ffn_up, ffn_down;
+    dev_ptr ffn_post_norm; /* as attn_post_norm */
 } layer_weights;
 
 /* Needed bytes of one file that lie together, page-aligned. */
@@ -26,7 +29,6 @@ typedef struct {
     uint32_t file_i;
     uint64_t begin, end; /* in the file */
     void *map;
-    dev_ptr device;
 } weight_span;
 
 typedef struct {
@@ -36,7 +38,8 @@ typedef struct {
     const float *freq_factors; /* host, f32 [n_rot / 2]; NULL: none */
     weight_span *spans;
     uint32_t n_spans;
-    uint64_t bytes; /* of the tensors: fence_stage_bytes */
+    uint64_t bytes;  /* of the tensors: fence_stage_bytes */
+    uint64_t loaded; /* of the mappings */
 } weights;
 
 typedef struct {

@@ -102,7 +102,10 @@ static status load(worker *w, const wire_config *c, errmsg *e)
     w->model = malloc(sizeof *w->model);
     if (w->model == NULL) return errmsg_set(e, ST_RESOURCES, "no memory for the model description");
     TRY(model_read(w->model, w->file, e));
-    stage_options o = {.backend = backend_cpu(),
+    const backend *b = backend_get((device_kind)c->device);
+    if (b == NULL)
+        return errmsg_set(e, ST_RESOURCES, "this build has no CUDA backend");
+    stage_options o = {.backend = b,
                        .config = &w->config,
                        .file = w->file,
                        .model = w->model,
@@ -161,7 +164,7 @@ static void leave_layers(worker *w)
 /* kind=corrupt: the top mantissa bit of the first value, on the device. */
 static status flip_bit(worker *w)
 {
-    const backend *b = backend_cpu();
+    const backend *b = backend_get((device_kind)w->config.device);
     backend_queue *q = stage_queue(w->body);
     backend_event ev;
     uint32_t bits;

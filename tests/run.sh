@@ -64,7 +64,7 @@ cd -- "$setup_root"
 # A test program stands for its source: one left in the build folder by an older tree is not run.
 files=()
 shopt -s nullglob
-for source in tests/unit/*_test.c; do
+for source in tests/unit/*_test.c tests/gpu/*_test.c; do
     files+=("build/$preset/bin/tests/$(basename "$source" .c)")
 done
 files+=(tests/e2e/*.bats tests/gates/*.bats tests/faults/*.bats)

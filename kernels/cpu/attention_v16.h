@@ -10,7 +10,7 @@
 
 #include <string.h>
 
-_Static_assert(KV_BLOCK % 16 == 0 && ATTN_CELL % KV_BLOCK == 0, "groups within blocks within cells");
+_Static_assert(KV_BLOCK % 16 == 0 && ATTN_CELL % KV_BLOCK == 0, "groups in blocks in cells");
 _Static_assert(ATTN_CELL + 2 * (CPU_HEAD_MAX + 16) <= CPU_SCRATCH_FLOATS, "scratch");
 
 typedef struct {

@@ -27,8 +27,8 @@ static status device_open(backend_device **out, const device_spec *s, errmsg *e)
     const cpu_isa *isa = cpu_isa_get(s->isa);
     if (isa == NULL)
         return errmsg_set(e, ST_RESOURCES,
-                          "cpu: this machine does not run the instruction set '%s' (auto, ref, avx2 "
-                          "and avx512 exist)",
+                          "cpu: this machine does not run the instruction set '%s' (auto, ref, "
+                          "avx2 and avx512 exist)",
                           s->isa);
     backend_device *d = calloc(1, sizeof *d);
     if (d == NULL) return errmsg_set(e, ST_RESOURCES, "cpu: no memory for the device");
@@ -73,6 +73,7 @@ static bool supports(const backend_device *d, op_kind op, dtype t)
     case OP_RMS_NORM:
     case OP_ROPE:
     case OP_SILU_MUL:
+    case OP_GELU_MUL:
     case OP_ADD:
     case OP_CHECK_FINITE:
         return t == DT_F32;
@@ -105,6 +106,28 @@ static status weights_from_host(backend_device *d, dev_ptr *out, const void *hos
     (void)d, (void)bytes, (void)e;
     out->addr = (uintptr_t)host;
     return ST_OK;
+}
+
+static status weight_open(backend_device *d, dev_weight *out, const void *host, dtype type,
+                          uint32_t n_in, uint32_t n_out, errmsg *e)
+{
+    (void)d, (void)e;
+    *out = (dev_weight){{(uintptr_t)host}, type, n_in, n_out, 0};
+    return ST_OK;
+}
+
+static status host_alloc(backend_device *d, void **out, uint64_t bytes, errmsg *e)
+{
+    (void)d;
+    *out = calloc(1, bytes > 0 ? bytes : 1);
+    if (*out != NULL) return ST_OK;
+    return errmsg_set(e, ST_RESOURCES, "cpu: no memory for %llu bytes", (unsigned long long)bytes);
+}
+
+static void host_free(backend_device *d, void *host)
+{
+    (void)d;
+    free(host);
 }
 
 static status queue_open(backend_device *d, backend_queue **out, errmsg *e)
@@ -174,7 +197,10 @@ const backend *backend_cpu(void)
         .supports = supports,
         .alloc = device_alloc,
         .free = device_free,
+        .host_alloc = host_alloc,
+        .host_free = host_free,
         .weights_from_host = weights_from_host,
+        .weight_open = weight_open,
         .queue_open = queue_open,
         .queue_close = queue_close,
         .upload = upload,
@@ -191,6 +217,7 @@ const backend *backend_cpu(void)
         .kv_write = cpu_kv_write,
         .attention = cpu_attention,
         .silu_mul = cpu_silu_mul,
+        .gelu_mul = cpu_gelu_mul,
         .add = cpu_add,
         .check_finite = cpu_check_finite,
         .kv_copy_block = cpu_kv_copy_block,

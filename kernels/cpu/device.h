@@ -1,4 +1,5 @@
-/* device.h - the cpu device as the backend's files see it: an ISA table, a pool, scratch per thread.
+/* device.h - the cpu device as the backend's files see it: an ISA table, a pool, scratch per
+ * thread.
  *
  * Ops run inside the call, so that an event is done as soon as it is recorded; the counters exist
  * because callers are written against an asynchronous table. */
@@ -60,6 +61,7 @@ status cpu_attention(backend_queue *q, dev_ptr out, dev_ptr x, const kv_args *kv
                      const row_args *rows, uint32_t n_heads, float scale, uint32_t window,
                      uint32_t n_rows);
 status cpu_silu_mul(backend_queue *q, dev_ptr out, dev_ptr gate, dev_ptr up, uint64_t n);
+status cpu_gelu_mul(backend_queue *q, dev_ptr out, dev_ptr gate, dev_ptr up, uint64_t n);
 status cpu_add(backend_queue *q, dev_ptr x, dev_ptr y, uint64_t n);
 status cpu_check_finite(backend_queue *q, dev_ptr flags, dev_ptr x, uint32_t n, uint32_t n_rows);
 status cpu_kv_copy_block(backend_queue *q, const kv_args *kv, uint32_t to, uint32_t from,

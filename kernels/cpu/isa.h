@@ -37,6 +37,8 @@ typedef struct {
     void (*exp)(float *out, const float *x, uint64_t n);
     /* (gate / (1 + fm_expf(-gate))) * up */
     void (*silu_mul)(float *out, const float *gate, const float *up, uint64_t n);
+    /* a = fma(gate * gate, GELU_C3, GELU_C1); (gate / (1 + fm_expf(gate * a))) * up (gelu.h) */
+    void (*gelu_mul)(float *out, const float *gate, const float *up, uint64_t n);
     void (*add)(float *x, const float *y, uint64_t n);
     /* n stored values to f32 and back (F32, F16, BF16 both ways, round to nearest even; Q8_0 only
      * to f32; n a multiple of the block). */

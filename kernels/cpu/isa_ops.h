@@ -16,6 +16,7 @@
                                      float eps);                                                   \
     void ISA_NAME(exp, isa)(float *out, const float *x, uint64_t n);                               \
     void ISA_NAME(silu_mul, isa)(float *out, const float *gate, const float *up, uint64_t n);      \
+    void ISA_NAME(gelu_mul, isa)(float *out, const float *gate, const float *up, uint64_t n);      \
     void ISA_NAME(add, isa)(float *x, const float *y, uint64_t n);                                 \
     void ISA_NAME(to_f32, isa)(float *out, const void *in, dtype type, uint64_t n);                \
     void ISA_NAME(from_f32, isa)(void *out, dtype type, const float *in, uint64_t n);              \
@@ -38,6 +39,7 @@ ISA_OPS_DECLARE(avx512)
         .rms_norm_row = ISA_NAME(rms_norm_row, isa),                                               \
         .exp = ISA_NAME(exp, isa),                                                                 \
         .silu_mul = ISA_NAME(silu_mul, isa),                                                       \
+        .gelu_mul = ISA_NAME(gelu_mul, isa),                                                       \
         .add = ISA_NAME(add, isa),                                                                 \
         .to_f32 = ISA_NAME(to_f32, isa),                                                           \
         .from_f32 = ISA_NAME(from_f32, isa),                                                       \

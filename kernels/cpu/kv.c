@@ -1,5 +1,5 @@
-/* The ops on KV pools ([n_blocks, n_kv_heads, KV_BLOCK, n_head], backend.h): writing rows, attention,
- * copying and wiping blocks. */
+/* The ops on KV pools ([n_blocks, n_kv_heads, KV_BLOCK, n_head], backend.h): writing rows,
+ * attention, copying and wiping blocks. */
 #include "kernels/cpu/device.h"
 
 #include <string.h>
@@ -101,7 +101,10 @@ status cpu_attention(backend_queue *q, dev_ptr out, dev_ptr x, const kv_args *kv
     o.scale = scale;
     o.window = window;
     uint64_t n_keys = 0;
-    for (uint32_t r = 0; r < n_rows; r++) n_keys += o.position[r] + 1ull;
+    for (uint32_t r = 0; r < n_rows; r++) {
+        uint64_t n = o.position[r] + 1ull;
+        n_keys += window != 0 && n > window ? window : n;
+    }
     pool_run(o.d->threads, attention_part, &o,
              device_n_parts(o.d, n_keys * n_heads * kv->n_head / 8));
     return ST_OK;

@@ -9,19 +9,17 @@
  *
  * Many rows (prompt): blocks in three levels. DEPTH values of TILE_OUTS weight rows are converted
  * into a panel that stays in L1 and meets BLOCK_ROWS rows of x in tiles of TILE_OUTS x TILE_ROWS
- * accumulators. Between two depths the lanes are parked in scratch, which changes no bit. GROUP_OUTS
- * outputs share one pass over the rows' DEPTH values, so that x comes from L2. Bound by the fused
- * multiply-add units. */
+ * accumulators. Between two depths the lanes are parked in scratch, which changes no bit.
+ * GROUP_OUTS outputs share one pass over the rows' DEPTH values, so that x comes from L2. Bound by
+ * the fused multiply-add units. */
 #include "kernels/cpu/convert.h"
 #include "kernels/cpu/isa_ops.h"
 #include "kernels/cpu/v16_load.h"
 
-#define DECODE_ROWS_MAX 4u
-#ifndef BLOCK_ROWS
+#define DECODE_ROWS_MAX 16u /* above it, converting once for all rows pays */
 #define BLOCK_ROWS 96u
 #define GROUP_OUTS 48u
 #define DEPTH 512u /* a multiple of 32 */
-#endif
 #define PANEL_FLOATS (TILE_OUTS * DEPTH)
 _Static_assert(GROUP_OUTS % 16 == 0 && GROUP_OUTS % TILE_OUTS == 0, "whole tiles and vectors");
 _Static_assert(PANEL_FLOATS + BLOCK_ROWS * GROUP_OUTS * 16 <= CPU_SCRATCH_FLOATS, "scratch");
@@ -111,6 +109,18 @@ V16 void decode(const product *p, dtype type, const uint32_t n_rows, const uint3
     for (; o < o_end; o++) decode_tile(p, type, 0, o, n_rows, 1);
 }
 
+/* More than four rows: each tile's weights meet four rows at a time and come from L1 after the
+ * first four. */
+V16 void decode_many(const product *p, dtype type, const uint32_t n_outs, uint32_t o_begin,
+                     uint32_t o_end)
+{
+    for (uint32_t o = o_begin; o < o_end; o += n_outs) {
+        uint32_t r = 0;
+        for (; r + 4 <= p->n_rows; r += 4) decode_tile(p, type, r, o, 4, n_outs);
+        for (; r < p->n_rows; r++) decode_tile(p, type, r, o, 1, n_outs);
+    }
+}
+
 /* Convert n values, from value i on, of the weight rows [o, o + n_outs) into panel [n / 16 rounded
  * up, TILE_OUTS, 16]; what there is no weight for is 0. */
 V16 void fill_panel(const product *p, dtype type, float *panel, uint32_t o, uint32_t n_outs,
@@ -157,7 +167,7 @@ V16 void tile(float *lanes, const float *panel, const float *x, uint32_t n_in, u
         for (uint32_t k = 0; k < n_rows; k++) xv[k] = v16_load(x + (uint64_t)k * n_in + i);
 #pragma GCC unroll 8
         for (uint32_t j = 0; j < TILE_OUTS; j++) {
-            v16 wv = v16_load(panel + 16 * j);
+            v16 wv = v16_hold(v16_load(panel + 16 * j));
 #pragma GCC unroll 8
             for (uint32_t k = 0; k < n_rows; k++) acc[k][j] = v16_fma(wv, xv[k], acc[k][j]);
         }
@@ -231,8 +241,14 @@ V16 void matmul_type(const product *p, dtype type, uint32_t o_begin, uint32_t o_
     case 3:
         decode(p, type, 3, DECODE_OUTS_3, o_begin, o_end);
         return;
-    case DECODE_ROWS_MAX:
+    case 4:
         decode(p, type, 4, DECODE_OUTS_4, o_begin, o_end);
+        return;
+    }
+    if (p->n_rows <= DECODE_ROWS_MAX) {
+        uint32_t whole = o_end - (o_end - o_begin) % DECODE_OUTS_4;
+        decode_many(p, type, DECODE_OUTS_4, o_begin, whole);
+        decode_many(p, type, 1, whole, o_end);
         return;
     }
     for (uint32_t r = 0; r < p->n_rows; r += BLOCK_ROWS) {

@@ -56,7 +56,7 @@ status memory_alloc(void **out, uint64_t bytes, errmsg *e)
     if (bytes > available || bytes > SIZE_MAX / 2) return refuse(bytes, available, ENOMEM, e);
     void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (p == MAP_FAILED) return refuse(bytes, available, errno, e);
-    if (bytes >= HUGE_PAGE) madvise(p, bytes, MADV_HUGEPAGE); /* a hint: fails where there are none */
+    if (bytes >= HUGE_PAGE) madvise(p, bytes, MADV_HUGEPAGE); /* a hint that may fail */
     *out = p;
     return ST_OK;
 }

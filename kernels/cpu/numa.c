@@ -18,7 +18,8 @@ static void list_nodes(hwloc_topology_t t, char *text, size_t bytes)
 {
     size_t used = 0;
     text[0] = '\0';
-    for (hwloc_obj_t o = NULL; (o = hwloc_get_next_obj_by_type(t, HWLOC_OBJ_NUMANODE, o)) != NULL;) {
+    hwloc_obj_t o = NULL;
+    while ((o = hwloc_get_next_obj_by_type(t, HWLOC_OBJ_NUMANODE, o)) != NULL) {
         int n = snprintf(text + used, bytes - used, "%s%u", used > 0 ? ", " : "", o->os_index);
         if (n < 0 || (size_t)n >= bytes - used) return;
         used += (size_t)n;
@@ -31,7 +32,8 @@ status numa_open(numa **out, uint32_t node, errmsg *e)
     numa *n = calloc(1, sizeof *n);
     if (n == NULL) return errmsg_set(e, ST_RESOURCES, "cpu: no memory for the topology");
     if (hwloc_topology_init(&n->topology) != 0 || hwloc_topology_load(n->topology) != 0) {
-        status s = errmsg_set(e, ST_RESOURCES, "cpu:%u: the machine's topology cannot be read", node);
+        status s = errmsg_set(e, ST_RESOURCES, "cpu:%u: the machine's topology cannot be read",
+                              node);
         numa_close(n);
         return s;
     }

@@ -126,6 +126,22 @@ status cpu_silu_mul(backend_queue *q, dev_ptr out, dev_ptr gate, dev_ptr up, uin
     return ST_OK;
 }
 
+static void gelu_mul_part(void *arg, uint32_t part_i, uint32_t n_parts)
+{
+    const op *o = arg;
+    uint64_t begin, end;
+    pool_range(o->n_values, VALUES_UNIT, part_i, n_parts, &begin, &end);
+    o->d->isa->gelu_mul(o->out + begin, o->x + begin, o->y + begin, end - begin);
+}
+
+status cpu_gelu_mul(backend_queue *q, dev_ptr out, dev_ptr gate, dev_ptr up, uint64_t n)
+{
+    op o = {.d = q->device, .out = host_of(out), .x = host_of(gate), .y = host_of(up),
+            .n_values = n};
+    if (n > 0) run(&o, gelu_mul_part, n);
+    return ST_OK;
+}
+
 static void add_part(void *arg, uint32_t part_i, uint32_t n_parts)
 {
     const op *o = arg;

@@ -1,7 +1,7 @@
 /* The mechanism: a `ticket` word that the caller advances to announce work, and a `left` word that
- * the threads count down. Each is the futex that its readers sleep on after spinning. A sleeper says
- * so in a counter before it looks at the word for the last time, so that the other side can leave
- * out the system call when nobody sleeps (both orders are sequentially consistent: either the
+ * the threads count down. Each is the futex that its readers sleep on after spinning. A sleeper
+ * says so in a counter before it looks at the word for the last time, so that the other side can
+ * leave out the system call when nobody sleeps (both orders are sequentially consistent: either the
  * sleeper sees the new word, or the waker sees the sleeper).
  *
  * fn, arg and n_parts are plain: they are written before the ticket's release and read after its

@@ -1,9 +1,9 @@
 /* pool.h - the threads of one cpu device.
  *
- * Fork and join: the caller hands out one function, every thread (the caller is thread 0) runs it on
- * its own static part, and pool_run returns when all have ended. Idle threads spin for a moment (the
- * next op of a step follows within microseconds) and then sleep in the kernel; so does the caller
- * while it waits for the others. When there are more threads than processors, nobody spins.
+ * Fork and join: the caller hands out one function, every thread (the caller is thread 0) runs it
+ * on its own static part, and pool_run returns when all have ended. Idle threads spin for a moment
+ * (the next op of a step follows within microseconds) and then sleep in the kernel; so does the
+ * caller while it waits for the others. When there are more threads than processors, nobody spins.
  *
  * Which thread runs which part is fixed by the part's number alone: thread i runs part i. */
 #ifndef KERNELS_CPU_POOL_H
@@ -34,8 +34,8 @@ void pool_close(pool *p);
 uint32_t pool_n_threads(const pool *p);
 
 /* Run fn as n_parts parts, 1 <= n_parts <= n_threads; with 1 part nobody is woken. Returns when all
- * parts have ended, and what they wrote is then visible to the caller. One caller at a time; fn must
- * not call pool_run. */
+ * parts have ended, and what they wrote is then visible to the caller. One caller at a time; fn
+ * must not call pool_run. */
 void pool_run(pool *p, pool_fn fn, void *arg, uint32_t n_parts);
 
 /* The range [*begin, *end) of part part_i when n items are cut into n_parts runs of whole units. */

@@ -1,5 +1,5 @@
-/* rope_plain.h - the rotation in plain C; the vector files compile it with their own flags, for it is
- * a few multiplications per value and not worth shuffles. */
+/* rope_plain.h - the rotation in plain C; the vector files compile it with their own flags, for it
+ * is a few multiplications per value and not worth shuffles. */
 #ifndef KERNELS_CPU_ROPE_PLAIN_H
 #define KERNELS_CPU_ROPE_PLAIN_H
 

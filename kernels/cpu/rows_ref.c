@@ -1,5 +1,6 @@
 /* The plain reference of everything that is not a product of matrices or attention. */
 #include "kernels/cpu/convert.h"
+#include "kernels/cpu/gelu.h"
 #include "kernels/cpu/isa_ops.h"
 #include "kernels/cpu/lanes_ref.h"
 #include "kernels/cpu/rope_plain.h"
@@ -24,6 +25,14 @@ void exp_ref(float *out, const float *x, uint64_t n)
 void silu_mul_ref(float *out, const float *gate, const float *up, uint64_t n)
 {
     for (uint64_t i = 0; i < n; i++) out[i] = gate[i] / (1.0f + fm_expf(-gate[i])) * up[i];
+}
+
+void gelu_mul_ref(float *out, const float *gate, const float *up, uint64_t n)
+{
+    for (uint64_t i = 0; i < n; i++) {
+        float x = gate[i], a = __builtin_fmaf(x * x, GELU_C3, GELU_C1);
+        out[i] = x / (1.0f + fm_expf(x * a)) * up[i];
+    }
 }
 
 void add_ref(float *x, const float *y, uint64_t n)

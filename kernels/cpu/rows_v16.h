@@ -1,6 +1,7 @@
 /* rows_v16.h - body of rows_avx2.c and rows_avx512.c: everything that is not a product of matrices
  * or attention, written in the v16 operations of the header included before this one. */
 #include "kernels/cpu/convert.h"
+#include "kernels/cpu/gelu.h"
 #include "kernels/cpu/isa_ops.h"
 #include "kernels/cpu/rope_plain.h"
 #include "kernels/cpu/v16_load.h"
@@ -53,7 +54,25 @@ void ISA_NAME(silu_mul, V16_ISA)(float *out, const float *gate, const float *up,
         v16_store(out + i, silu_mul16(v16_load(gate + i), v16_load(up + i)));
     uint32_t rest = (uint32_t)(n - i);
     if (rest > 0)
-        v16_store_part(out + i, silu_mul16(v16_load_part(gate + i, rest), v16_load_part(up + i, rest)),
+        v16_store_part(
+            out + i, silu_mul16(v16_load_part(gate + i, rest), v16_load_part(up + i, rest)), rest);
+}
+
+V16 v16 gelu_mul16(v16 gate, v16 up)
+{
+    v16 a = v16_fma(v16_mul(gate, gate), v16_set1(GELU_C3), v16_set1(GELU_C1));
+    v16 e = v16_exp(v16_mul(gate, a));
+    return v16_mul(v16_div(gate, v16_add(v16_set1(1.0f), e)), up);
+}
+
+void ISA_NAME(gelu_mul, V16_ISA)(float *out, const float *gate, const float *up, uint64_t n)
+{
+    uint64_t i = 0;
+    for (; i + 16 <= n; i += 16)
+        v16_store(out + i, gelu_mul16(v16_load(gate + i), v16_load(up + i)));
+    uint32_t rest = (uint32_t)(n - i);
+    if (rest > 0)
+        v16_store_part(out + i, gelu_mul16(v16_load_part(gate + i, rest), v16_load_part(up + i, rest)),
                        rest);
 }
 

@@ -43,6 +43,12 @@ V16 v16 v16_load(const void *p)
     return (v16){_mm256_loadu_ps(p), _mm256_loadu_ps((const float *)((const char *)p + 32))};
 }
 
+V16 v16 v16_hold(v16 a)
+{
+    __asm__("" : "+x"(a.lo), "+x"(a.hi));
+    return a;
+}
+
 V16 void v16_store(float *p, v16 a)
 {
     _mm256_storeu_ps(p, a.lo);

@@ -39,6 +39,13 @@ V16 v16 v16_load(const void *p)
     return _mm512_loadu_ps(p);
 }
 
+/* a, loaded once into a register: without it, gcc loads a panel's vector again for each use. */
+V16 v16 v16_hold(v16 a)
+{
+    __asm__("" : "+v"(a));
+    return a;
+}
+
 V16 void v16_store(float *p, v16 a)
 {
     _mm512_storeu_ps(p, a);

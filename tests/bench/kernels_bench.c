@@ -111,7 +111,7 @@ static void bench_matmul(const char *isa, uint32_t n_threads, uint32_t n_in, uin
                 uint64_t start = now_ns();
                 for (uint32_t k = 0; k < n; k++) {
                     dev_weight w = {dev_offset(weights, copy++ % n_copies * bytes), types[t], n_in,
-                                    n_out};
+                                    n_out, 0};
                     if (d.b->matmul(d.q, out, &w, x, (dev_ptr){0}, rows[i]) != ST_OK) exit(1);
                 }
                 double ns = (double)(now_ns() - start) / n;
@@ -144,7 +144,7 @@ static void bench_attention(const char *isa, uint32_t n_threads, dtype type, uin
     fill(kv.v, type, pool);
     fill(x, DT_F32, x_bytes);
     row_args rows = {get(&d, 4ull * n_rows), get(&d, 4ull * n_rows), get(&d, 4ull * n_blocks),
-                     get(&d, n_rows)};
+                     get(&d, n_rows), 0};
     for (uint32_t r = 0; r < n_rows; r++) {
         ((uint32_t *)(uintptr_t)rows.position.addr)[r] = n_keys - n_rows + r;
         ((uint8_t *)(uintptr_t)rows.live.addr)[r] = 1;

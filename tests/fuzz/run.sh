@@ -25,18 +25,20 @@ flags="-std=gnu11 -g -O1 -D_GNU_SOURCE -I. -ffp-contract=off -fno-strict-aliasin
     -fsanitize=address,undefined -fno-sanitize-recover=undefined"
 # What a target links: the files it needs, not all of common/, so that it builds alone.
 file="common/status.c common/dtype.c common/gguf*.c"
+libs=-lm
 case $target in
 gguf) sources="$file common/model*.c common/fmath.c" ;;
 doors) sources="common/status.c common/door*.c common/fault.c" ;;
 tokenizer)
-    sources="$file coordinator/tokenizer*.c coordinator/utf8.c tests/support/vocab_file.c
-        tests/support/gguf_build.c tests/support/llama_build.c"
+    sources="$file coordinator/tokenizer*.c coordinator/pretokenize*.c coordinator/utf8.c
+        tests/support/vocab_file.c tests/support/gguf_build.c tests/support/llama_build.c"
+    libs="-lpcre2-8 -lm"
     ;;
 *) sources="common/*.c" ;;
 esac
 
 # shellcheck disable=SC2086
-cc $flags "tests/fuzz/${target}_fuzz.c" tests/fuzz/replay.c $sources -lm -o "$out/${target}_replay"
+cc $flags "tests/fuzz/${target}_fuzz.c" tests/fuzz/replay.c $sources $libs -o "$out/${target}_replay"
 if [ -f "tests/fuzz/${target}_seeds.c" ]; then
     # shellcheck disable=SC2086
     cc $flags "tests/fuzz/${target}_seeds.c" tests/support/gguf_build.c tests/support/llama_build.c \
@@ -48,7 +50,7 @@ if ! command -v clang >/dev/null 2>&1; then
     exec "$out/${target}_replay" "$corpus"/*
 fi
 # shellcheck disable=SC2086
-clang $flags -fsanitize=fuzzer "tests/fuzz/${target}_fuzz.c" $sources -lm -o "$out/${target}_fuzz"
+clang $flags -fsanitize=fuzzer "tests/fuzz/${target}_fuzz.c" $sources $libs -o "$out/${target}_fuzz"
 set -- "-max_total_time=$seconds" -timeout=10 -rss_limit_mb=512 -malloc_limit_mb=64 \
     -max_len=16384 -print_final_stats=1 -verbosity=0 "-artifact_prefix=$out/$target."
 if [ -f "tests/fuzz/$target.dict" ]; then set -- "$@" "-dict=tests/fuzz/$target.dict"; fi

@@ -3,7 +3,8 @@
  * and cut, with the same result.
  *
  * The first byte chooses the vocabulary (with or without space prefix, with or without special
- * tokens) and whether special tokens are parsed; the rest is the text. */
+ * tokens), whether special tokens are parsed, and the kind with its pre-tokenizer; the rest is the
+ * text. */
 #include "common/sampler.h"
 #include "coordinator/tokenizer.h"
 #include "coordinator/utf8.h"
@@ -14,7 +15,45 @@
 
 #define SPACE "\xE2\x96\x81"
 
-static tokenizer *vocabulary(bool prefix, bool special_tokens)
+typedef struct {
+    const char *name, *pre; /* NULL: what the file has without it */
+} kind_choice;
+
+static const kind_choice kinds[16] = {{NULL, NULL},
+                                      {NULL, NULL},
+                                      {"gemma4", NULL},
+                                      {"gpt2", "gpt-2"},
+                                      {"gpt2", "llama-bpe"},
+                                      {"gpt2", "qwen2"},
+                                      {"gpt2", "qwen35"},
+                                      {"gpt2", "smollm"},
+                                      {"gpt2", "falcon"},
+                                      {"gpt2", "default"},
+                                      {"gpt2", "deepseek-coder"},
+                                      {"gpt2", "deepseek-llm"},
+                                      {"gpt2", "deepseek-v3"},
+                                      {"gpt2", "tekken"},
+                                      {"gpt2", "gpt-4o"},
+                                      {"gpt2", "glm4"}};
+
+/* space, line: how a piece writes them. */
+static void add_merges(vocab_file *file, const char *space, const char *line)
+{
+    vocab_file_merge(file, "t", "h");
+    vocab_file_merge(file, "h", "e");
+    vocab_file_merge(file, "th", "e");
+    vocab_file_merge(file, space, "t");
+    vocab_file_merge(file, space, "the");
+    vocab_file_merge(file, space, space);
+    vocab_file_merge(file, "a", "a");
+    vocab_file_merge(file, "aa", "aa");
+    vocab_file_merge(file, line, line);
+    vocab_file_merge(file, "\xC3\x83", "\xC2\xA9"); /* of U+00E9, byte by byte */
+    vocab_file_merge(file, "<", "s");
+    vocab_file_merge(file, "<s", ">"); /* a control token: never formed */
+}
+
+static tokenizer *vocabulary(const kind_choice *kind, bool prefix, bool special_tokens)
 {
     static const char *const pieces[] = {SPACE,
                                          SPACE SPACE,
@@ -44,10 +83,23 @@ static tokenizer *vocabulary(bool prefix, bool special_tokens)
                                          "0",
                                          "x"};
     static vocab_file file;
-    vocab_file_begin(&file);
+    if (kind->name != NULL && kind->pre != NULL) {
+        vocab_file_begin_bpe(&file, kind->pre);
+        file.bos = vocab_file_add(&file, "<s>", 0, 3);
+        file.add_bos = 1;
+        add_merges(&file, "\xC4\xA0", "\xC4\x8A");
+    } else {
+        vocab_file_begin(&file);
+        for (uint32_t i = 0; i < sizeof pieces / sizeof pieces[0]; i++)
+            vocab_file_add(&file, pieces[i], -(float)(i % 5), 1);
+    }
+    if (kind->name != NULL) file.kind = kind->name;
+    if (kind->name != NULL && kind->pre == NULL) {
+        file.bos = 1;
+        file.n_merges = 0;
+        add_merges(&file, SPACE, "\n");
+    }
     file.add_space_prefix = prefix;
-    for (uint32_t i = 0; i < sizeof pieces / sizeof pieces[0]; i++)
-        vocab_file_add(&file, pieces[i], -(float)(i % 5), 1);
     if (special_tokens) {
         vocab_file_add(&file, "<tool>", 0, 4);
         vocab_file_add(&file, "tool", 0, 4);
@@ -115,11 +167,13 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    static tokenizer *opened[4];
+    static tokenizer *opened[64];
     if (size == 0) return 0;
+    uint32_t kind_i = data[0] >> 3 & 15;
+    bool bytewise = kinds[kind_i].pre != NULL, spm = kinds[kind_i].name == NULL;
     bool prefix = data[0] & 1, special_tokens = data[0] & 2, special = data[0] & 4;
-    tokenizer **t = &opened[data[0] & 3];
-    if (*t == NULL) *t = vocabulary(prefix, special_tokens);
+    tokenizer **t = &opened[kind_i * 4 + (data[0] & 3)];
+    if (*t == NULL) *t = vocabulary(&kinds[kind_i], prefix, special_tokens);
     char *text = malloc(size);
     uint64_t bytes = size - 1, n, n_bos;
     memcpy(text, data + 1, bytes);
@@ -136,8 +190,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     /* A prefix is put after each special token: the text comes back where there can be none. */
     char *out = malloc(64 * n + 1);
     uint64_t out_bytes = decode(*t, ids, n, out);
-    if (!prefix || (!special_tokens && !special)) {
-        bytes = unescape(text, bytes);
+    if (!spm || !prefix || (!special_tokens && !special)) {
+        if (!bytewise) bytes = unescape(text, bytes);
         CHECK(out_bytes == bytes && memcmp(out, text, bytes) == 0);
     }
     check_stream(out, out_bytes, data[0]);

@@ -93,62 +93,110 @@ llama_spec llama_spec_default(void)
                         .seed = 1};
 }
 
+llama_spec llama_spec_arch(const char *arch)
+{
+    llama_spec s = llama_spec_default();
+    s.arch = arch;
+    if (strcmp(arch, "gemma3") == 0) {
+        s.n_layers = 7;
+        s.window = 24;
+        s.period = 3;
+        s.tied = true;
+    }
+    return s;
+}
+
+static bool is(const llama_spec *s, const char *arch)
+{
+    return strcmp(s->arch != NULL ? s->arch : "llama", arch) == 0;
+}
+
 static void add_layer(gguf_build *b, const llama_spec *s, uint32_t il, uint64_t *seed)
 {
     char name[64];
     uint64_t n_q = (uint64_t)s->n_heads * s->n_head, n_kv = (uint64_t)s->n_kv_heads * s->n_head;
     float wide = 1.0f / sqrtf((float)s->n_embd);
+    const bool gemma3 = is(s, "gemma3"), qk_norm = gemma3 || is(s, "qwen3");
+    const bool biases = is(s, "qwen2") || (is(s, "llama") && s->biases);
     const struct {
         const char *name;
+        bool there;
         uint64_t row, rows;
         float mean, spread;
     } list[] = {
-        {"attn_norm.weight", s->n_embd, 0, 1, 0.1f},
-        {"attn_q.weight", s->n_embd, n_q, 0, wide},
-        {"attn_k.weight", s->n_embd, n_kv, 0, wide},
-        {"attn_v.weight", s->n_embd, n_kv, 0, wide},
-        {"attn_output.weight", n_q, s->n_embd, 0, 1.0f / sqrtf((float)n_q)},
-        {"ffn_norm.weight", s->n_embd, 0, 1, 0.1f},
-        {"ffn_gate.weight", s->n_embd, s->n_ff, 0, wide},
-        {"ffn_up.weight", s->n_embd, s->n_ff, 0, wide},
-        {"ffn_down.weight", s->n_ff, s->n_embd, 0, 1.0f / sqrtf((float)s->n_ff)},
-        {"attn_q.bias", n_q, 0, 0, 0.1f},
-        {"attn_k.bias", n_kv, 0, 0, 0.1f},
-        {"attn_v.bias", n_kv, 0, 0, 0.1f},
+        {"attn_norm.weight", true, s->n_embd, 0, 1, 0.1f},
+        {"attn_q.weight", true, s->n_embd, n_q, 0, wide},
+        {"attn_k.weight", true, s->n_embd, n_kv, 0, wide},
+        {"attn_v.weight", true, s->n_embd, n_kv, 0, wide},
+        {"attn_output.weight", true, n_q, s->n_embd, 0, 1.0f / sqrtf((float)n_q)},
+        {"ffn_norm.weight", true, s->n_embd, 0, 1, 0.1f},
+        {"ffn_gate.weight", true, s->n_embd, s->n_ff, 0, wide},
+        {"ffn_up.weight", true, s->n_embd, s->n_ff, 0, wide},
+        {"ffn_down.weight", true, s->n_ff, s->n_embd, 0, 1.0f / sqrtf((float)s->n_ff)},
+        {"attn_q.bias", biases, n_q, 0, 0, 0.1f},
+        {"attn_k.bias", biases, n_kv, 0, 0, 0.1f},
+        {"attn_v.bias", biases, n_kv, 0, 0, 0.1f},
+        {"attn_q_norm.weight", qk_norm, s->n_head, 0, 1, 0.2f},
+        {"attn_k_norm.weight", qk_norm, s->n_head, 0, 1, 0.2f},
+        {"post_attention_norm.weight", gemma3, s->n_embd, 0, 1, 0.2f},
+        {"post_ffw_norm.weight", gemma3, s->n_embd, 0, 1, 0.2f},
     };
-    for (unsigned i = 0; i < (s->biases ? 12 : 9); i++) {
+    for (unsigned i = 0; i < sizeof list / sizeof *list; i++) {
+        if (!list[i].there) continue;
         snprintf(name, sizeof name, "blk.%u.%s", il, list[i].name);
         add(b, name, list[i].rows == 0 ? DT_F32 : s->type, list[i].row, list[i].rows, list[i].mean,
             list[i].spread, seed);
     }
 }
 
+static const char *key_of(const llama_spec *s, const char *suffix)
+{
+    static char key[96];
+    snprintf(key, sizeof key, "%s.%s", s->arch != NULL ? s->arch : "llama", suffix);
+    return key;
+}
+
+static void add_keys(gguf_build *b, const llama_spec *s)
+{
+    gguf_build_str(b, "general.architecture", s->arch != NULL ? s->arch : "llama");
+    gguf_build_str(b, "general.name", "random model");
+    const struct {
+        const char *suffix;
+        uint32_t value;
+    } numbers[] = {
+        {"block_count", s->n_layers},
+        {"context_length", s->n_ctx},
+        {"embedding_length", s->n_embd},
+        {"feed_forward_length", s->n_ff},
+        {"attention.head_count", s->n_heads},
+        {"attention.head_count_kv", s->n_kv_heads},
+        {"attention.key_length", s->n_head},
+        {"attention.value_length", s->n_head},
+        {"rope.dimension_count", s->n_head},
+        {"attention.sliding_window", s->window},
+        {"attention.sliding_window_pattern", s->period},
+    };
+    for (unsigned i = 0; i < sizeof numbers / sizeof *numbers; i++) {
+        if (numbers[i].value == 0) continue;
+        gguf_build_u32(b, key_of(s, numbers[i].suffix), numbers[i].value);
+    }
+    gguf_build_f32(b, key_of(s, "rope.freq_base"), is(s, "gemma3") ? 1e6f : 10000.0f);
+    gguf_build_f32(b, key_of(s, "attention.layer_norm_rms_epsilon"), 1e-5f);
+    gguf_build_vocab(b, s->n_vocab);
+}
+
 gguf_build *gguf_build_llama(const llama_spec *s)
 {
     gguf_build *b = gguf_build_new();
     uint64_t seed = s->seed;
-    gguf_build_str(b, "general.architecture", "llama");
-    gguf_build_str(b, "general.name", "random llama");
-    gguf_build_u32(b, "llama.block_count", s->n_layers);
-    gguf_build_u32(b, "llama.context_length", s->n_ctx);
-    gguf_build_u32(b, "llama.embedding_length", s->n_embd);
-    gguf_build_u32(b, "llama.feed_forward_length", s->n_ff);
-    gguf_build_u32(b, "llama.attention.head_count", s->n_heads);
-    gguf_build_u32(b, "llama.attention.head_count_kv", s->n_kv_heads);
-    gguf_build_u32(b, "llama.attention.key_length", s->n_head);
-    gguf_build_u32(b, "llama.attention.value_length", s->n_head);
-    gguf_build_u32(b, "llama.rope.dimension_count", s->n_head);
-    gguf_build_f32(b, "llama.rope.freq_base", 10000.0f);
-    gguf_build_f32(b, "llama.attention.layer_norm_rms_epsilon", 1e-5f);
-    gguf_build_vocab(b, s->n_vocab);
-    add(b, "token_embd.weight", s->type, s->n_embd, s->n_vocab, 0, 1, &seed);
+    float wide = 1.0f / sqrtf((float)s->n_embd); /* gemma3 multiplies embeddings by its inverse */
+    add_keys(b, s);
+    add(b, "token_embd.weight", s->type, s->n_embd, s->n_vocab, 0, is(s, "gemma3") ? wide : 1,
+        &seed);
     for (uint32_t il = 0; il < s->n_layers; il++)
         add_layer(b, s, il, &seed);
     add(b, "output_norm.weight", DT_F32, s->n_embd, 0, 1, 0.1f, &seed);
-    if (!s->tied) {
-        add(b, "output.weight", s->type, s->n_embd, s->n_vocab, 0, 1.0f / sqrtf((float)s->n_embd),
-            &seed);
-    }
+    if (!s->tied) add(b, "output.weight", s->type, s->n_embd, s->n_vocab, 0, wide, &seed);
     if (s->rope_freqs) add(b, "rope_freqs.weight", DT_F32, s->n_head / 2, 0, 4, 1, &seed);
     return b;
 }

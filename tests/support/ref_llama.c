@@ -7,6 +7,10 @@
 
 typedef struct {
     const gguf *g;
+    const char *arch;
+    bool neox, gemma;
+    uint32_t window, period; /* of `period` layers the last sees everything */
+    double base_window;
     uint32_t n_layers, n_embd, n_heads, n_kv, n_head, n_rot, n_ff, n_vocab;
     double eps, base, factor, n_ctx_orig, beta_fast, beta_slow, attn_factor;
     bool linear, yarn;
@@ -67,10 +71,13 @@ static double *load(const ref_model *m, const char *format, uint32_t il)
     return x;
 }
 
-static double number(const gguf *g, const char *key, double otherwise)
+static double number(const ref_model *m, const char *suffix, double otherwise)
 {
+    char key[96];
+    const gguf *g = m->g;
     float f;
     uint32_t u;
+    snprintf(key, sizeof key, "%s.%s", m->arch, suffix);
     if (gguf_f32(g, key, &f)) return (double)f;
     return gguf_u32(g, key, &u) ? (double)u : otherwise;
 }
@@ -80,27 +87,41 @@ static void read_model(ref_model *m, const gguf *g)
     const char *word = "none";
     uint64_t bytes = 4;
     *m = (ref_model){.g = g};
-    m->n_layers = (uint32_t)number(g, "llama.block_count", 0);
-    m->n_embd = (uint32_t)number(g, "llama.embedding_length", 0);
-    m->n_ff = (uint32_t)number(g, "llama.feed_forward_length", 0);
-    m->n_heads = (uint32_t)number(g, "llama.attention.head_count", 0);
-    m->n_kv = (uint32_t)number(g, "llama.attention.head_count_kv", m->n_heads);
+    CHECK(gguf_string(g, "general.architecture", &m->arch, &bytes));
+    m->gemma = strcmp(m->arch, "gemma3") == 0;
+    m->neox = strcmp(m->arch, "llama") != 0;
+    bytes = 4;
+    m->window = (uint32_t)number(m, "attention.sliding_window", 0);
+    m->period = (uint32_t)number(m, "attention.sliding_window_pattern", 6);
+    m->base_window = number(m, "rope.freq_base_swa", 10000);
+    m->n_layers = (uint32_t)number(m, "block_count", 0);
+    m->n_embd = (uint32_t)number(m, "embedding_length", 0);
+    m->n_ff = (uint32_t)number(m, "feed_forward_length", 0);
+    m->n_heads = (uint32_t)number(m, "attention.head_count", 0);
+    m->n_kv = (uint32_t)number(m, "attention.head_count_kv", m->n_heads);
     CHECK(m->n_layers > 0 && m->n_embd > 0 && m->n_ff > 0 && m->n_heads > 0 && m->n_kv > 0);
-    m->n_head = (uint32_t)number(g, "llama.attention.key_length", m->n_embd / m->n_heads);
-    m->n_rot = (uint32_t)number(g, "llama.rope.dimension_count", m->n_head);
+    m->n_head = (uint32_t)number(m, "attention.key_length", m->n_embd / m->n_heads);
+    m->n_rot = (uint32_t)number(m, "rope.dimension_count", m->n_head);
     m->n_vocab = (uint32_t)gguf_tensor_find(g, "token_embd.weight")->dim[1];
-    m->eps = number(g, "llama.attention.layer_norm_rms_epsilon", 0);
-    m->base = number(g, "llama.rope.freq_base", 10000);
-    m->factor = number(g, "llama.rope.scaling.factor", 1);
-    m->n_ctx_orig = number(g, "llama.rope.scaling.original_context_length",
-                           number(g, "llama.context_length", 0));
-    m->beta_fast = number(g, "llama.rope.scaling.yarn_beta_fast", 32);
-    m->beta_slow = number(g, "llama.rope.scaling.yarn_beta_slow", 1);
-    m->attn_factor = number(g, "llama.rope.scaling.attn_factor", 1);
-    (void)gguf_string(g, "llama.rope.scaling.type", &word, &bytes);
+    m->eps = number(m, "attention.layer_norm_rms_epsilon", 0);
+    m->base = number(m, "rope.freq_base", 10000);
+    m->factor = number(m, "rope.scaling.factor", 1);
+    m->n_ctx_orig = number(m, "rope.scaling.original_context_length",
+                           number(m, "context_length", 0));
+    m->beta_fast = number(m, "rope.scaling.yarn_beta_fast", 32);
+    m->beta_slow = number(m, "rope.scaling.yarn_beta_slow", 1);
+    m->attn_factor = number(m, "rope.scaling.attn_factor", 1);
+    char key[96];
+    snprintf(key, sizeof key, "%s.rope.scaling.type", m->arch);
+    (void)gguf_string(g, key, &word, &bytes);
     m->linear = bytes == 6 && memcmp(word, "linear", 6) == 0;
     m->yarn = bytes == 4 && memcmp(word, "yarn", 4) == 0;
     CHECK(m->linear || m->yarn || (bytes == 4 && memcmp(word, "none", 4) == 0));
+}
+
+static bool sees_window(const ref_model *m, uint32_t il)
+{
+    return m->window != 0 && il % m->period != m->period - 1;
 }
 
 /* The yarn paper's ramp, over pairs: 1 where the wave is short (kept), 0 where it is long. */
@@ -114,12 +135,14 @@ static double yarn_keep(const ref_model *m, uint32_t i)
     return 1 - fmin(1, fmax(0, x));
 }
 
-static void rotate(const ref_model *m, double *x, uint32_t n_heads, uint32_t p, const double *freqs)
+static void rotate(const ref_model *m, double *x, uint32_t n_heads, uint32_t p, const double *freqs,
+                   bool local)
 {
     for (uint32_t i = 0; i < m->n_rot / 2; i++) {
-        double angle = p * pow(m->base, -2.0 * i / m->n_rot), size = 1;
+        double base = local ? m->base_window : m->base;
+        double angle = p * pow(base, -2.0 * i / m->n_rot), size = 1;
         if (freqs != NULL) angle /= freqs[i];
-        if (m->linear) angle /= m->factor;
+        if (m->linear && !local) angle /= m->factor;
         if (m->yarn) {
             double keep = yarn_keep(m, i);
             angle = keep * angle + (1 - keep) * angle / m->factor;
@@ -127,9 +150,11 @@ static void rotate(const ref_model *m, double *x, uint32_t n_heads, uint32_t p, 
         }
         double c = cos(angle) * size, s = sin(angle) * size;
         for (uint32_t h = 0; h < n_heads; h++) {
-            double *pair = &x[h * m->n_head + 2 * i], a = pair[0], b = pair[1];
-            pair[0] = a * c - b * s;
-            pair[1] = a * s + b * c;
+            double *first = &x[h * m->n_head + (m->neox ? i : 2 * i)];
+            double *second = m->neox ? first + m->n_rot / 2 : first + 1;
+            double a = *first, b = *second;
+            *first = a * c - b * s;
+            *second = a * s + b * c;
         }
     }
 }
@@ -153,40 +178,57 @@ static double *project(const double *x, double *w, double *bias, uint32_t n, uin
     return out;
 }
 
-static double *norm(const ref_model *m, const double *x, double *w, uint32_t n)
+/* Rows of `width`; frees w. */
+static double *norm_of(const ref_model *m, const double *x, double *w, uint64_t n, uint32_t width)
 {
-    double *out = calloc((size_t)n * m->n_embd, sizeof *out);
+    double *out = calloc((size_t)n * width, sizeof *out);
     CHECK(out != NULL && w != NULL);
     for (uint64_t r = 0; r < n; r++) {
-        const double *row = &x[r * m->n_embd];
+        const double *row = &x[r * width];
         double sum = 0;
-        for (uint32_t i = 0; i < m->n_embd; i++)
+        for (uint32_t i = 0; i < width; i++)
             sum += row[i] * row[i];
-        double scale = 1 / sqrt(sum / m->n_embd + m->eps);
-        for (uint32_t i = 0; i < m->n_embd; i++)
-            out[r * m->n_embd + i] = row[i] * scale * w[i];
+        double scale = 1 / sqrt(sum / width + m->eps);
+        for (uint32_t i = 0; i < width; i++)
+            out[r * width + i] = row[i] * scale * w[i];
     }
     free(w);
     return out;
 }
 
+static double *norm(const ref_model *m, const double *x, double *w, uint32_t n)
+{
+    return norm_of(m, x, w, n, m->n_embd);
+}
+
+/* x through the norm of that name where the model has it; frees x when it has. */
+static double *norm_if(const ref_model *m, double *x, const char *name, uint32_t il, uint64_t n,
+                       uint32_t width)
+{
+    double *w = load(m, name, il);
+    if (w == NULL) return x;
+    double *out = norm_of(m, x, w, n, width);
+    free(x);
+    return out;
+}
+
 static void attend(const ref_model *m, double *out, const double *q, const double *k,
-                   const double *v, uint32_t p, uint32_t h, double *score)
+                   const double *v, uint32_t p, uint32_t h, uint32_t begin, double *score)
 {
     uint64_t kv_width = (uint64_t)m->n_kv * m->n_head, kv = h / (m->n_heads / m->n_kv) * m->n_head;
     double max = -INFINITY, sum = 0;
-    for (uint32_t j = 0; j <= p; j++) {
+    for (uint32_t j = begin; j <= p; j++) {
         score[j] = 0;
         for (uint32_t i = 0; i < m->n_head; i++)
             score[j] += q[i] * k[j * kv_width + kv + i];
         score[j] /= sqrt(m->n_head);
         max = fmax(max, score[j]);
     }
-    for (uint32_t j = 0; j <= p; j++)
+    for (uint32_t j = begin; j <= p; j++)
         sum += score[j] = exp(score[j] - max);
     for (uint32_t i = 0; i < m->n_head; i++) {
         out[i] = 0;
-        for (uint32_t j = 0; j <= p; j++)
+        for (uint32_t j = begin; j <= p; j++)
             out[i] += score[j] / sum * v[j * kv_width + kv + i];
     }
 }
@@ -201,14 +243,18 @@ static double *attention(const ref_model *m, const double *x, uint32_t il, uint3
                         n, m->n_embd, kv_width);
     double *v = project(x, load(m, "blk.%u.attn_v.weight", il), load(m, "blk.%u.attn_v.bias", il),
                         n, m->n_embd, kv_width);
+    q = norm_if(m, q, "blk.%u.attn_q_norm.weight", il, (uint64_t)n * m->n_heads, m->n_head);
+    k = norm_if(m, k, "blk.%u.attn_k_norm.weight", il, (uint64_t)n * m->n_kv, m->n_head);
     double *out = calloc((size_t)n * q_width, sizeof *out), *score = calloc(n, sizeof *score);
+    bool local = sees_window(m, il);
     CHECK(out != NULL && score != NULL);
     for (uint32_t p = 0; p < n; p++) {
-        rotate(m, &q[(size_t)p * q_width], m->n_heads, p, freqs);
-        rotate(m, &k[(size_t)p * kv_width], m->n_kv, p, freqs);
+        uint32_t begin = local && p >= m->window ? p - m->window + 1 : 0;
+        rotate(m, &q[(size_t)p * q_width], m->n_heads, p, freqs, local);
+        rotate(m, &k[(size_t)p * kv_width], m->n_kv, p, freqs, local);
         for (uint32_t h = 0; h < m->n_heads; h++) {
             size_t at = (size_t)p * q_width + (size_t)h * m->n_head;
-            attend(m, &out[at], &q[at], k, v, p, h, score);
+            attend(m, &out[at], &q[at], k, v, p, h, begin, score);
         }
     }
     free(freqs);
@@ -219,7 +265,13 @@ static double *attention(const ref_model *m, const double *x, uint32_t il, uint3
     double *result =
         project(out, load(m, "blk.%u.attn_output.weight", il), NULL, n, q_width, m->n_embd);
     free(out);
-    return result;
+    return norm_if(m, result, "blk.%u.post_attention_norm.weight", il, n, m->n_embd);
+}
+
+static double gate_of(const ref_model *m, double x)
+{
+    if (!m->gemma) return x / (1 + exp(-x));
+    return 0.5 * x * (1 + tanh(sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
 }
 
 static double *feed_forward(const ref_model *m, const double *x, uint32_t il, uint32_t n)
@@ -227,11 +279,11 @@ static double *feed_forward(const ref_model *m, const double *x, uint32_t il, ui
     double *gate = project(x, load(m, "blk.%u.ffn_gate.weight", il), NULL, n, m->n_embd, m->n_ff);
     double *up = project(x, load(m, "blk.%u.ffn_up.weight", il), NULL, n, m->n_embd, m->n_ff);
     for (uint64_t i = 0; i < (uint64_t)n * m->n_ff; i++)
-        gate[i] *= up[i] / (1 + exp(-gate[i]));
+        gate[i] = gate_of(m, gate[i]) * up[i];
     double *out = project(gate, load(m, "blk.%u.ffn_down.weight", il), NULL, n, m->n_ff, m->n_embd);
     free(gate);
     free(up);
-    return out;
+    return norm_if(m, out, "blk.%u.post_ffw_norm.weight", il, n, m->n_embd);
 }
 
 /* x += y; frees y */
@@ -254,6 +306,9 @@ double *ref_llama_logits(const gguf *g, const uint32_t *tokens, uint32_t n, uint
         memcpy(&x[(uint64_t)r * m.n_embd], &table[(uint64_t)tokens[r] * m.n_embd],
                m.n_embd * sizeof *x);
     }
+    double scale = m.gemma ? (double)sqrtf((float)m.n_embd) : 1;
+    for (uint64_t i = 0; i < n_hidden; i++)
+        x[i] *= scale;
     for (uint32_t il = 0; il < m.n_layers; il++) {
         double *h = norm(&m, x, load(&m, "blk.%u.attn_norm.weight", il), n);
         add(x, attention(&m, h, il, n), n_hidden);

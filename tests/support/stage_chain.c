@@ -36,7 +36,8 @@ static void plan_chain(chain *c, const chain_spec *s)
                       .kv_type = s->kv_type,
                       .n_chunk = s->rows_max,
                       .n_readback = s->rows_max};
-    r.kv_bytes = plan_kv_bytes(c->model, c->model->n_layers, s->n_blocks, s->kv_type);
+    if (model_n_kinds(c->model) == 1)
+        r.kv_bytes = plan_kv_bytes(c->model, c->model->n_layers, s->n_blocks, s->kv_type);
     must(plan_make(&c->plan, c->model, &d, &r, &e), &e);
 }
 
@@ -54,7 +55,7 @@ static void open_stage(chain *c, const chain_spec *s, uint32_t i)
                        .n_branches = p->n_sessions,
                        .rows_max = p->rows_max,
                        .n_readback = p->n_readback,
-                       .n_blocks = {p->n_blocks},
+                       .n_blocks = {p->n_blocks[0], p->n_blocks[1]},
                        .kv_type = p->kv_type,
                        .n_threads = s->n_threads,
                        .numa_node = WIRE_NONE};
@@ -74,8 +75,11 @@ void chain_open(chain *c, gguf *file, const chain_spec *s)
     *c = (chain){.file = file, .n_stages = s->n_cuts + 1, .model = malloc(sizeof *c->model)};
     must(model_read(c->model, file, &e), &e);
     plan_chain(c, s);
-    c->n_blocks = c->plan.n_blocks;
-    c->refs = calloc(c->n_blocks, sizeof *c->refs);
+    c->n_classes = model_n_kinds(c->model);
+    for (uint32_t k = 0; k < c->n_classes; k++) {
+        c->n_blocks[k] = c->plan.n_blocks[k];
+        c->refs[k] = calloc(c->n_blocks[k], sizeof **c->refs);
+    }
     c->carry = calloc((size_t)s->rows_max * c->model->n_embd, sizeof *c->carry);
     c->rows = calloc(s->rows_max, sizeof *c->rows);
     must(readback_create(&c->results, &c->results_fd, s->rows_max, c->model->n_vocab, &e), &e);
@@ -91,7 +95,8 @@ void chain_close(chain *c)
     close(c->results_fd);
     free(c->carry);
     free(c->rows);
-    free(c->refs);
+    for (uint32_t k = 0; k < KV_POOLS; k++)
+        free(c->refs[k]);
     free(c->model);
     gguf_close(c->file);
 }
@@ -160,14 +165,25 @@ static void add_op(op_list *l, wire_kv_op op)
     l->op[l->n++] = op;
 }
 
-static uint32_t take_block(chain *c)
+static void add_class_op(op_list *l, const chain_session *s, kv_op_kind kind, uint32_t class,
+                         uint32_t a, uint32_t b)
 {
-    for (uint32_t i = 0; i < c->n_blocks; i++) {
-        if (c->refs[i] != 0) continue;
-        c->refs[i] = 1;
+    add_op(l, (wire_kv_op){.kind = kind,
+                           .kv_class = class,
+                           .branch = s->branch,
+                           .generation = s->generation,
+                           .a = a,
+                           .b = b});
+}
+
+static uint32_t take_block(chain *c, uint32_t class)
+{
+    for (uint32_t i = 0; i < c->n_blocks[class]; i++) {
+        if (c->refs[class][i] != 0) continue;
+        c->refs[class][i] = 1;
         return i;
     }
-    fail_msg("no block left");
+    fail_msg("no block left of class %u", class);
     return 0;
 }
 
@@ -191,21 +207,33 @@ void session_end(chain *c, chain_session *s)
     op_list l = {0};
     add_op(&l, (wire_kv_op){.kind = KV_FREE, .branch = s->branch, .generation = s->generation});
     run_ops(c, &l);
-    for (uint32_t i = 0; i < s->n_blocks; i++)
-        c->refs[s->block[i]]--;
+    for (uint32_t k = 0; k < c->n_classes; k++) {
+        for (uint32_t i = s->table[k].first; i < s->table[k].n; i++)
+            c->refs[k][s->table[k].block[i]]--;
+    }
+}
+
+/* What has slid out of the window of a row at s->n is let go at once: as little as ever is kept. */
+static void slide(chain *c, chain_session *s, op_list *l)
+{
+    const uint32_t class = KV_CLASS_WINDOW, window = c->model->window;
+    uint32_t first = s->n + 1 > window ? (s->n + 1 - window) / KV_BLOCK : 0;
+    if (c->n_classes <= class || first <= s->table[class].first) return;
+    add_class_op(l, s, KV_RELEASE, class, first, 0);
+    for (; s->table[class].first < first; s->table[class].first++)
+        c->refs[class][s->table[class].block[s->table[class].first]]--;
 }
 
 /* Blocks for n more positions. */
 static void cover(chain *c, chain_session *s, uint32_t n, op_list *l)
 {
-    while (s->n_blocks * KV_BLOCK < s->n + n) {
-        uint32_t block = take_block(c);
-        add_op(l, (wire_kv_op){.kind = KV_ALLOC,
-                               .branch = s->branch,
-                               .generation = s->generation,
-                               .a = s->n_blocks,
-                               .b = block});
-        s->block[s->n_blocks++] = block;
+    slide(c, s, l);
+    for (uint32_t k = 0; k < c->n_classes; k++) {
+        for (; s->table[k].n * KV_BLOCK < s->n + n; s->table[k].n++) {
+            uint32_t block = take_block(c, k);
+            add_class_op(l, s, KV_ALLOC, k, s->table[k].n, block);
+            s->table[k].block[s->table[k].n] = block;
+        }
     }
 }
 
@@ -267,36 +295,33 @@ uint32_t session_sample(chain *c, chain_session *s, uint32_t token, const sample
     return chain_result(c, 0)->token;
 }
 
-/* The block with position n - 1 becomes the session's own, when it is partly filled and shared. */
+/* The blocks with position n - 1 become the session's own, when they are partly filled and shared. */
 static void own_last(chain *c, chain_session *s, op_list *l)
 {
     uint32_t last = s->n / KV_BLOCK;
-    if (s->n % KV_BLOCK == 0 || c->refs[s->block[last]] == 1) return;
-    uint32_t from = s->block[last], to = take_block(c);
-    add_op(l, (wire_kv_op){.kind = KV_ALLOC,
-                           .branch = s->branch,
-                           .generation = s->generation,
-                           .a = last,
-                           .b = to});
-    add_op(l, (wire_kv_op){.kind = KV_COPY, .a = to, .b = from, .c = s->n % KV_BLOCK});
-    c->refs[from]--;
-    s->block[last] = to;
+    for (uint32_t k = 0; k < c->n_classes && s->n % KV_BLOCK != 0; k++) {
+        uint32_t from = s->table[k].block[last];
+        if (c->refs[k][from] == 1) continue;
+        uint32_t to = take_block(c, k);
+        add_class_op(l, s, KV_ALLOC, k, last, to);
+        add_op(l, (wire_kv_op){
+                      .kind = KV_COPY, .kv_class = k, .a = to, .b = from, .c = s->n % KV_BLOCK});
+        c->refs[k][from]--;
+        s->table[k].block[last] = to;
+    }
 }
 
 void session_split(chain *c, chain_session *from, chain_session *to, uint32_t branch)
 {
     op_list l = {0};
     session_begin(c, to, branch);
-    add_op(&l, (wire_kv_op){.kind = KV_FORK,
-                            .branch = branch,
-                            .generation = to->generation,
-                            .a = from->n,
-                            .b = from->branch});
     to->n = from->n;
-    to->n_blocks = (from->n + KV_BLOCK - 1) / KV_BLOCK;
-    memcpy(to->block, from->block, sizeof to->block);
-    for (uint32_t i = 0; i < to->n_blocks; i++)
-        c->refs[to->block[i]]++;
+    memcpy(to->table, from->table, sizeof to->table);
+    for (uint32_t k = 0; k < c->n_classes; k++) {
+        add_class_op(&l, to, KV_FORK, k, to->table[k].n * KV_BLOCK, from->branch);
+        for (uint32_t i = to->table[k].first; i < to->table[k].n; i++)
+            c->refs[k][to->table[k].block[i]]++;
+    }
     own_last(c, to, &l);
     run_ops(c, &l);
 }
@@ -304,11 +329,15 @@ void session_split(chain *c, chain_session *from, chain_session *to, uint32_t br
 void session_cut(chain *c, chain_session *s, uint32_t n)
 {
     op_list l = {0};
-    add_op(&l, (wire_kv_op){
-                   .kind = KV_TRUNCATE, .branch = s->branch, .generation = s->generation, .a = n});
     s->n = n;
-    while (s->n_blocks > (n + KV_BLOCK - 1) / KV_BLOCK)
-        c->refs[s->block[--s->n_blocks]]--;
+    for (uint32_t k = 0; k < c->n_classes; k++) {
+        add_class_op(&l, s, KV_TRUNCATE, k, n, 0);
+        while (s->table[k].n > (n + KV_BLOCK - 1) / KV_BLOCK) {
+            uint32_t i = --s->table[k].n;
+            if (i >= s->table[k].first) c->refs[k][s->table[k].block[i]]--;
+        }
+        if (s->table[k].first > s->table[k].n) s->table[k].first = s->table[k].n;
+    }
     own_last(c, s, &l);
     run_ops(c, &l);
 }

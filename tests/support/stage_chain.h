@@ -12,7 +12,8 @@ typedef struct {
     uint32_t n_cuts, cut[STAGES_MAX]; /* none: one stage */
     dtype kv_type;
     const char *isa;
-    uint32_t n_threads, rows_max, n_ctx, n_branches, n_blocks;
+    uint32_t n_threads, rows_max, n_ctx, n_branches;
+    uint32_t n_blocks; /* of a model without windows; one with gets what its plan says */
 } chain_spec;
 chain_spec chain_spec_default(void); /* one stage, f32 KV, auto, 1 thread, 32 rows, ctx 256 */
 
@@ -28,12 +29,15 @@ typedef struct {
     float *carry;   /* [rows_max, n_embd] */
     wire_row *rows; /* [rows_max]: of the step being made */
     uint64_t seq;
-    uint32_t n_blocks, *refs; /* blocks in use */
+    uint32_t n_classes, n_blocks[KV_POOLS], *refs[KV_POOLS]; /* blocks in use */
 } chain;
 
-/* A session's books. */
+/* A session's books: blocks by class, those below first were released. */
 typedef struct {
-    uint32_t branch, generation, n, n_blocks, block[256];
+    uint32_t branch, generation, n;
+    struct {
+        uint32_t first, n, block[256];
+    } table[KV_POOLS];
 } chain_session;
 
 /* Owns file from then on. */

@@ -77,11 +77,10 @@ static void write_keys(sequence *s, const float *k, const float *v, uint32_t fir
         table[i] = 0;
         live[i] = 1;
     }
-    row_args rows = {on_host(position), on_host(table), on_host(s->table), on_host(live)};
+    row_args rows = {on_host(position), on_host(table), on_host(s->table), on_host(live), 0};
     uint64_t row = (uint64_t)s->kv.n_kv_heads * s->kv.n_head;
-    assert_int_equal(s->b->kv_write(s->q, &s->kv, on_host(k + first * row), on_host(v + first * row),
-                                    &rows, n),
-                     ST_OK);
+    dev_ptr k_rows = on_host(k + first * row), v_rows = on_host(v + first * row);
+    assert_int_equal(s->b->kv_write(s->q, &s->kv, k_rows, v_rows, &rows, n), ST_OK);
 }
 
 static void attend(sequence *s, float *out, const float *x, const uint32_t *position,
@@ -91,7 +90,7 @@ static void attend(sequence *s, float *out, const float *x, const uint32_t *posi
     uint8_t live[16];
     memset(live, 1, sizeof live);
     assert_true(n_rows <= 16);
-    row_args rows = {on_host(position), on_host(table), on_host(s->table), on_host(live)};
+    row_args rows = {on_host(position), on_host(table), on_host(s->table), on_host(live), 0};
     assert_int_equal(s->b->attention(s->q, on_host(out), on_host(x), &s->kv, &rows, h->n_heads,
                                      scale, h->window, n_rows),
                      ST_OK);
@@ -249,7 +248,8 @@ static void bad_values_come_out(void **state)
         for (uint32_t j = 0; j < 300; j += 37) {
             for (int b = 0; b < 2; b++) {
                 seeded s = {12};
-                float *k = seeded_floats(&s, N_KEYS * 16, 1), *v = seeded_floats(&s, N_KEYS * 16, 1);
+                float *k = seeded_floats(&s, N_KEYS * 16, 1);
+                float *v = seeded_floats(&s, N_KEYS * 16, 1);
                 float *x = seeded_floats(&s, 16, 1), out[16];
                 x[3] = 1;
                 k[j * 16 + 3] = bad[b];
@@ -279,7 +279,7 @@ static void dead_rows_write_nothing(void **state)
     float *k = seeded_floats(&s, 3 * 16, 1);
     uint32_t position[] = {0, 1, 2}, table[] = {0, 9999999, 0}; /* the dead row has no table */
     uint8_t live[] = {1, 0, 1};
-    row_args rows = {on_host(position), on_host(table), on_host(q.table), on_host(live)};
+    row_args rows = {on_host(position), on_host(table), on_host(q.table), on_host(live), 0};
     assert_int_equal(q.b->kv_write(q.q, &q.kv, on_host(k), on_host(k), &rows, 3), ST_OK);
     const uint16_t *pool = (const uint16_t *)(uintptr_t)q.kv.k.addr;
     for (uint32_t head = 0; head < 2; head++) {
@@ -292,7 +292,8 @@ static void dead_rows_write_nothing(void **state)
         assert_memory_equal(at + 16, row, sizeof row);
     }
     float x[48] = {1}, out[48];
-    assert_int_equal(q.b->attention(q.q, on_host(out), on_host(x), &q.kv, &rows, 2, 1, 0, 3), ST_OK);
+    assert_int_equal(q.b->attention(q.q, on_host(out), on_host(x), &q.kv, &rows, 2, 1, 0, 3),
+                     ST_OK);
     assert_true(cpu_isa_ref.all_finite(out, 48));
     free(k);
     sequence_close(&q);

@@ -29,7 +29,9 @@ static void opening_and_refusing(void **state)
     backend_device *d;
     errmsg e;
     assert_string_equal(b->name, "cpu");
-    assert_string_equal(backend_names(), "cpu");
+    assert_string_equal(backend_names(), backend_cuda() != NULL ? "cpu, cuda" : "cpu");
+    assert_ptr_equal(backend_get(DEVICE_CPU), b);
+    assert_ptr_equal(backend_get(DEVICE_CUDA), backend_cuda());
     assert_int_equal(try_open(&d, "ref", 1, UINT32_MAX, &e), ST_OK);
     assert_string_equal(b->device_name(d), "cpu ref, 1 thread");
     b->device_close(d);

@@ -300,17 +300,17 @@ static void stage_bytes_count_what_a_stage_holds(void **state)
     free(f);
 }
 
-/* Largest stage and sum of squares of f. */
+/* Largest stage and sum of squares of f, in bytes x cost (NULL: 1). */
 typedef struct {
     uint64_t largest;
     double squares;
 } worth;
 
-static worth worth_of(const fence *f, const model_desc *m)
+static worth worth_of(const fence *f, const model_desc *m, const uint32_t *cost)
 {
     worth w = {0};
     for (uint32_t s = 0; s < f->n_stages; s++) {
-        uint64_t bytes = fence_stage_bytes(f, m, s);
+        uint64_t bytes = fence_stage_bytes(f, m, s) * (cost != NULL ? cost[s] : 1);
         if (bytes > w.largest) w.largest = bytes;
         w.squares += (double)bytes * (double)bytes; /* exact: the models here are small */
     }
@@ -318,10 +318,11 @@ static worth worth_of(const fence *f, const model_desc *m)
 }
 
 /* Every legal fence in ascending order of cuts; keeps the best by (largest, squares, earliest). */
-static void try_all(fence *f, uint32_t s, const model_desc *m, fence *best, worth *best_worth)
+static void try_all(fence *f, uint32_t s, const model_desc *m, const uint32_t *cost, fence *best,
+                    worth *best_worth)
 {
     if (s == f->n_stages) {
-        worth w = worth_of(f, m);
+        worth w = worth_of(f, m, cost);
         if (w.largest < best_worth->largest ||
             (w.largest == best_worth->largest && w.squares < best_worth->squares)) {
             *best = *f;
@@ -332,24 +333,31 @@ static void try_all(fence *f, uint32_t s, const model_desc *m, fence *best, wort
     for (uint32_t cut = f->at[s - 1] + 1; cut < m->n_layers; cut++) {
         if (m->cut_forbidden[cut]) continue;
         f->at[s] = cut;
-        try_all(f, s + 1, m, best, best_worth);
+        try_all(f, s + 1, m, cost, best, best_worth);
     }
 }
 
-static void check_auto(const fake_model *f, uint32_t n_stages)
+static void check_costs(const fake_model *f, uint32_t n_stages, const uint32_t *cost)
 {
     fence all = {.n_stages = n_stages}, best = {0};
     all.at[n_stages] = f->m.n_layers;
     worth w = {.largest = UINT64_MAX};
-    try_all(&all, 1, &f->m, &best, &w);
+    try_all(&all, 1, &f->m, cost, &best, &w);
     doors d = doors_of(n_stages, SPLITS_AUTO);
     if (best.n_stages == 0) {
         BAD(d, &f->m, "MEMRA_PP_STAGES", "places only");
         return;
     }
-    fence got = good(&d, &f->m);
-    assert_int_equal(worth_of(&got, &f->m).largest, w.largest);
+    fence got;
+    errmsg e = {0};
+    if (fence_plan_costs(&got, &d, &f->m, cost, &e) != ST_OK) fail_msg("refused: %s", e.text);
+    assert_int_equal(worth_of(&got, &f->m, cost).largest, w.largest);
     assert_memory_equal(&got, &best, sizeof got);
+}
+
+static void check_auto(const fake_model *f, uint32_t n_stages)
+{
+    check_costs(f, n_stages, NULL);
 }
 
 static void auto_is_the_best_of_all_cuts(void **state)
@@ -374,6 +382,36 @@ static void auto_is_the_best_of_all_cuts(void **state)
             check_auto(f, n);
         free(f);
     }
+}
+
+static void auto_weighs_the_devices(void **state)
+{
+    (void)state;
+    srand(2);
+    for (uint32_t round = 0; round < 300; round++) {
+        uint32_t n_layers = 1 + (uint32_t)rand() % 9, cost[STAGES_MAX] = {0};
+        uint64_t bytes[9];
+        for (uint32_t il = 0; il < n_layers; il++)
+            bytes[il] = (uint64_t)(rand() % 8) * 10 + 3;
+        fake_model *f = fake(n_layers, bytes);
+        f->embd.bytes = (uint64_t)(rand() % 100);
+        f->head.bytes = (uint64_t)(rand() % 100);
+        for (uint32_t n = 1; n <= n_layers; n++) {
+            for (uint32_t s = 0; s < n; s++)
+                cost[s] = FENCE_COST_UNIT + (uint32_t)rand() % (4 * FENCE_COST_UNIT);
+            check_costs(f, n, cost);
+        }
+        free(f);
+    }
+    /* A device three times as fast gets three times the layers. */
+    fake_model *f = fake(12, NULL);
+    doors d = doors_of(2, SPLITS_AUTO);
+    const uint32_t third[STAGES_MAX] = {3 * FENCE_COST_UNIT, FENCE_COST_UNIT};
+    fence got;
+    errmsg e = {0};
+    assert_int_equal(fence_plan_costs(&got, &d, &f->m, third, &e), ST_OK);
+    assert_int_equal(got.at[1], 3);
+    free(f);
 }
 
 /* Layers of 1:8, in several orders: never above 1.1 times the best possible. */
@@ -456,6 +494,7 @@ int main(void)
         cmocka_unit_test(never_more_stages_than_layers),
         cmocka_unit_test(stage_bytes_count_what_a_stage_holds),
         cmocka_unit_test(auto_is_the_best_of_all_cuts),
+        cmocka_unit_test(auto_weighs_the_devices),
         cmocka_unit_test(auto_balances_layers_of_1_to_8),
         cmocka_unit_test(auto_is_even_where_the_largest_stage_does_not_decide),
         cmocka_unit_test(auto_stands_the_limits),

@@ -1,4 +1,4 @@
-/* fmath against libm's long double, and the three instruction sets' exponentials against fm_expf. */
+/* fmath against libm's long double; the instruction sets' exponentials against fm_expf. */
 #include "common/fmath.h"
 #include "tests/support/kernel_check.h"
 #include "tests/support/tap.h"

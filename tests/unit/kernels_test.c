@@ -173,13 +173,13 @@ static void matmul_small_shapes(void **state)
 {
     (void)state;
     static const uint32_t ins[] = {1, 2, 7, 15, 16, 17, 31, 32, 33, 48, 100};
-    static const uint32_t outs[] = {1, 2, 5, 16, 17, 50};
+    static const uint32_t outs[] = {1, 5, 17, 50};
     static const uint32_t rows[] = {0, 1, 2, 3, 4, 5, 7, 17, 20};
     seeded s = {5};
     for (int t = 0; t < 4; t++) {
         for (uint32_t i = 0; i < 11; i++) {
             uint32_t n_in = weight_types[t] == DT_Q8_0 ? 32 * (1 + i % 4) : ins[i];
-            for (uint32_t o = 0; o < 6; o++) {
+            for (uint32_t o = 0; o < 4; o++) {
                 for (uint32_t r = 0; r < 9; r++)
                     check_matmul(&s, weight_types[t], n_in, outs[o], rows[r]);
             }
@@ -191,8 +191,9 @@ static void matmul_small_shapes(void **state)
 static void matmul_block_borders(void **state)
 {
     (void)state;
-    static const uint32_t shapes[][3] = {{512, 48, 96}, {513, 49, 97}, {511, 47, 95}, {1024, 3, 100},
-                                         {1040, 97, 17}, {544, 20, 193}, {1500, 16, 8}, {4096, 17, 4}};
+    static const uint32_t shapes[][3] = {{512, 48, 96}, {513, 49, 97}, {511, 47, 95},
+                                         {1024, 3, 100}, {1040, 97, 17}, {544, 20, 193},
+                                         {1500, 16, 8}, {4096, 17, 4}};
     seeded s = {6};
     for (int t = 0; t < 4; t++) {
         for (uint32_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
@@ -219,6 +220,55 @@ static void matmul_tiny_values(void **state)
                 assert_true(same_bits(isas[i]->name, want, got, 3 * n_rows));
             }
         }
+    }
+}
+
+/* Every product is negative and rounds to -0, and so must the sum: a lane that a masked end of the
+ * row adds +0 to would make it +0. */
+static void matmul_keeps_minus_zero(void **state)
+{
+    (void)state;
+    float w[40 * 2], x[40 * 20], y[40];
+    for (uint32_t i = 0; i < 40 * 2; i++) w[i] = 0x1p-100f;
+    for (uint32_t i = 0; i < 40 * 20; i++) x[i] = -0x1p-60f;
+    for (uint32_t n_in = 16; n_in < 40; n_in++) {
+        for (uint32_t n_rows = 1; n_rows <= 20; n_rows++) {
+            for (uint32_t k = 0; k < n_isas; k++) {
+                isas[k]->matmul(y, w, DT_F32, n_in, 2, x, NULL, n_rows, 0, 2, scratch);
+                for (uint32_t i = 0; i < 2 * n_rows; i++)
+                    assert_int_equal(f32_bits(y[i]), 1u << 31);
+            }
+        }
+    }
+}
+
+/* Equal in all tables, also in place, and near the tanh form in double, far out too. */
+static void gelu_agrees_and_is_true(void **state)
+{
+    (void)state;
+    seeded s = {81};
+    for (uint32_t n = 1; n <= 200; n = n < 40 ? n + 1 : n + 53) {
+        float *x = seeded_floats(&s, n, 5), *y = seeded_floats(&s, n, 5);
+        float *want = zeroed(n), *got = zeroed(n);
+        for (uint32_t i = 0; i < n && i < 8; i++)
+            x[i] = (const float[]){0.0f, -0.0f, 9.5f, -9.5f, 1e-30f, -30.0f, 30.0f, 1e20f}[i];
+        for (uint32_t i = 0; i < n_isas; i++) {
+            isas[i]->gelu_mul(i == 0 ? want : got, x, y, n);
+            if (i > 0) assert_true(same_bits(isas[i]->name, want, got, n));
+            memcpy(got, x, n * sizeof *x);
+            isas[i]->gelu_mul(got, got, y, n);
+            assert_true(same_bits("gelu_mul in place", want, got, n));
+        }
+        for (uint32_t i = 0; i < n; i++) {
+            double a = (double)x[i], u = sqrt(2 / M_PI) * a * (1 + 0.044715 * a * a);
+            double b = 0.5 * a * (1 + tanh(u)) * (double)y[i];
+            double room = fabs(a * (double)y[i]) * 1e-9; /* tanh cancels where the truth is 0 */
+            assert_true(fabs((double)want[i] - b) <= fabs(b) * 1e-5 + room);
+        }
+        free(x);
+        free(y);
+        free(want);
+        free(got);
     }
 }
 
@@ -270,11 +320,12 @@ static void rope_turns_pairs(void **state)
 {
     (void)state;
     seeded s = {9};
-    static const uint32_t shapes[][3] = {{8, 8, 1}, {2, 8, 3}, {64, 128, 2}, {128, 128, 5}, {6, 7, 2}};
+    static const uint32_t shapes[][3] = {
+        {8, 8, 1}, {2, 8, 3}, {64, 128, 2}, {128, 128, 5}, {6, 7, 2}};
     for (int shape = 0; shape < 5; shape++) {
         for (int neox = 0; neox < 2; neox++) {
-            uint32_t n_rot = shapes[shape][0], n_head = shapes[shape][1], n_heads = shapes[shape][2];
-            uint32_t n = n_heads * n_head, half = n_rot / 2;
+            uint32_t n_rot = shapes[shape][0], n_head = shapes[shape][1];
+            uint32_t n_heads = shapes[shape][2], n = n_heads * n_head, half = n_rot / 2;
             float *x = seeded_floats(&s, n, 4), *cs = zeroed(half), *sn = zeroed(half);
             for (uint32_t i = 0; i < half; i++) {
                 double c, d;
@@ -350,7 +401,9 @@ int main(void)
         cmocka_unit_test(matmul_small_shapes),
         cmocka_unit_test(matmul_block_borders),
         cmocka_unit_test(matmul_tiny_values),
+        cmocka_unit_test(matmul_keeps_minus_zero),
         cmocka_unit_test(row_operations_agree),
+        cmocka_unit_test(gelu_agrees_and_is_true),
         cmocka_unit_test(rope_turns_pairs),
         cmocka_unit_test(finite_check_finds_each_place),
         cmocka_unit_test(unknown_sets_are_refused),

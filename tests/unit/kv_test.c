@@ -7,6 +7,7 @@
 
 #define N_LAYERS 2u
 #define N_BLOCKS 6u
+#define N_WINDOW 4u /* window blocks, for a model with windows */
 
 typedef struct {
     const backend *b;
@@ -21,7 +22,7 @@ static const stage_limits limits = {.n_ctx = 200,
                                     .n_branches = 3,
                                     .rows_max = 8,
                                     .n_readback = 4,
-                                    .n_blocks = N_BLOCKS,
+                                    .n_blocks = {N_BLOCKS, N_WINDOW},
                                     .last_stage = true};
 
 static int begin(void **state)
@@ -29,7 +30,7 @@ static int begin(void **state)
     errmsg e = {0};
     host_layout at;
     fixture *f = calloc(1, sizeof *f);
-    device_spec spec = {UINT32_MAX, 1, "auto"};
+    device_spec spec = {.numa_node = UINT32_MAX, .n_threads = 1, .isa = "auto"};
     f->b = backend_cpu();
     f->m = calloc(1, sizeof *f->m);
     f->m->n_kv_heads = 2;
@@ -41,7 +42,7 @@ static int begin(void **state)
     assert_int_equal(f->b->device_open(&f->device, &spec, &e), ST_OK);
     assert_int_equal(f->b->queue_open(f->device, &f->q, &e), ST_OK);
     assert_int_equal(
-        kv_open(&f->c, f->b, f->device, f->m, N_LAYERS, DT_F32, &limits, f->host, &at, &e), ST_OK);
+        kv_open(&f->c, f->b, f->device, f->m, 0, N_LAYERS, DT_F32, &limits, f->host, &at, &e), ST_OK);
     *state = f;
     return 0;
 }
@@ -96,18 +97,21 @@ static void write_block(fixture *f, uint32_t branch, uint32_t position, float va
 {
     enum { WIDTH = 2 * 16 };
     float x[WIDTH];
-    uint32_t tables[8], n_used = 0;
+    uint32_t tables[8], n_used = 0, at[KV_POOLS];
     wire_row r = row_at(branch, position, (uint32_t)value);
     errmsg e = {0};
     for (uint32_t i = 0; i < WIDTH; i++)
         x[i] = value;
     kv_step_begin(&f->c);
     assert_int_equal(kv_row_check(&f->c, &r, 0, &e), ST_OK);
-    uint32_t table = kv_row_place(&f->c, &r, tables, &n_used);
+    kv_row_place(&f->c, &r, tables, &n_used, at);
     uint8_t live = 1;
-    row_args rows = {
-        {(uintptr_t)&position}, {(uintptr_t)&table}, {(uintptr_t)tables}, {(uintptr_t)&live}};
     for (uint32_t i = 0; i < N_LAYERS; i++) {
+        row_args rows = {{(uintptr_t)&position},
+                         {(uintptr_t)&at[f->m->layer[i].kind]},
+                         {(uintptr_t)tables},
+                         {(uintptr_t)&live},
+                         0};
         kv_args layer = kv_layer(&f->c, i);
         assert_int_equal(f->b->kv_write(f->q, &layer, (dev_ptr){(uintptr_t)x},
                                         (dev_ptr){(uintptr_t)x}, &rows, 1),
@@ -128,7 +132,7 @@ static void expect_block(fixture *f, uint32_t block, uint32_t offset, float valu
 
 static void expect_users(fixture *f, const uint32_t users[N_BLOCKS])
 {
-    assert_memory_equal(f->c.users, users, N_BLOCKS * sizeof *users);
+    assert_memory_equal(f->c.pool[0].users, users, N_BLOCKS * sizeof *users);
 }
 
 static void tables_count_their_blocks(void **state)
@@ -211,7 +215,7 @@ static void bad_operations_are_refused(void **state)
     bad(f, op_of(KV_COPY, 0, 0, 1, 1), "2 is above 1");
     bad(f, op_of(KV_SNAPSHOT, 0, 0, 0, 0), "(snapshot): this model has no recurrent state");
     bad(f, op_of(KV_RESTORE, 0, 0, 0, 0), "(restore)");
-    bad(f, op_of(KV_OP_COUNT, 0, 0, 0, 0), "kind 9");
+    bad(f, op_of(KV_OP_COUNT, 0, 0, 0, 0), "kind 10");
     bad(f, op_of((kv_op_kind)UINT32_MAX, 0, 0, 0, 0), "kind 4294967295");
     wire_kv_op op = op_of(KV_OPEN, 2, 0, 0, 0);
     op.kv_class = KV_CLASS_WINDOW;
@@ -275,8 +279,11 @@ static void tables_are_placed_once_per_step(void **state)
         n_used = 0;
         for (uint32_t i = 0; i < 4; i++)
             assert_int_equal(kv_row_check(&f->c, &rows[i], i, &e), ST_OK);
-        for (uint32_t i = 0; i < 4; i++)
-            assert_int_equal(kv_row_place(&f->c, &rows[i], tables, &n_used), at[i]);
+        for (uint32_t i = 0; i < 4; i++) {
+            uint32_t starts[KV_POOLS];
+            kv_row_place(&f->c, &rows[i], tables, &n_used, starts);
+            assert_int_equal(starts[KV_CLASS_GLOBAL], at[i]);
+        }
         assert_int_equal(n_used, 3);
         assert_memory_equal(tables, ((uint32_t[]){5, 4, 1}), 3 * sizeof *tables);
     }
@@ -287,6 +294,132 @@ static void tables_are_placed_once_per_step(void **state)
     kv_history(&f->c, 0, 64, history, 0);
 }
 
+/* --- a model whose first layer sees a window --- */
+
+static int begin_window(void **state)
+{
+    errmsg e = {0};
+    host_layout at;
+    begin(state);
+    fixture *f = *state;
+    kv_close(&f->c);
+    free(f->host);
+    f->m->n_layers = N_LAYERS;
+    f->m->window = 70;
+    f->m->rope_window = f->m->rope;
+    f->m->layer[0].kind = LAYER_WINDOW;
+    host_layout_make(&at, f->m, &limits);
+    f->host = calloc(1, at.bytes);
+    assert_int_equal(kv_open(&f->c, f->b, f->device, f->m, 0, N_LAYERS, DT_F32, &limits, f->host,
+                             &at, &e),
+                     ST_OK);
+    assert_int_equal(kv_bytes(&f->c), plan_kv_bytes(f->m, 1, N_BLOCKS + N_WINDOW, DT_F32));
+    return 0;
+}
+
+static wire_kv_op window_op(kv_op_kind kind, uint32_t branch, uint32_t a, uint32_t b, uint32_t c)
+{
+    wire_kv_op op = op_of(kind, branch, a, b, c);
+    op.kv_class = KV_CLASS_WINDOW;
+    return op;
+}
+
+static void expect_window_users(fixture *f, const uint32_t users[N_WINDOW])
+{
+    assert_memory_equal(f->c.pool[KV_CLASS_WINDOW].users, users, N_WINDOW * sizeof *users);
+}
+
+static void windows_release_and_fork(void **state)
+{
+    fixture *f = *state;
+    good(f, op_of(KV_OPEN, 0, 0, 0, 0));
+    for (uint32_t i = 0; i < 3; i++) {
+        good(f, op_of(KV_ALLOC, 0, i, i, 0));
+        good(f, window_op(KV_ALLOC, 0, i, 3 - i, 0));
+    }
+    expect_window_users(f, (uint32_t[]){0, 1, 1, 1});
+    good(f, window_op(KV_RELEASE, 0, 1, 0, 0));
+    good(f, window_op(KV_RELEASE, 0, 0, 0, 0)); /* what is gone is gone */
+    expect_window_users(f, (uint32_t[]){0, 1, 1, 0});
+    good(f, window_op(KV_ALLOC, 0, 3, 3, 0)); /* handed out again at once */
+    good(f, op_of(KV_OPEN, 1, 0, 0, 0));
+    good(f, op_of(KV_FORK, 1, 192, 0, 0));
+    good(f, window_op(KV_FORK, 1, 192, 0, 0));
+    expect_window_users(f, (uint32_t[]){0, 2, 2, 1});
+    good(f, window_op(KV_TRUNCATE, 0, 65, 0, 0));
+    expect_window_users(f, (uint32_t[]){0, 1, 2, 0});
+    good(f, window_op(KV_TRUNCATE, 0, 64, 0, 0)); /* below what was released: nothing is left */
+    expect_window_users(f, (uint32_t[]){0, 1, 1, 0});
+    good(f, window_op(KV_ALLOC, 0, 1, 0, 0));
+    expect_users(f, (uint32_t[]){2, 2, 2, 0, 0, 0});
+    good(f, op_of(KV_FREE, 1, 0, 0, 0)); /* every class */
+    expect_window_users(f, (uint32_t[]){1, 0, 0, 0});
+    good(f, op_of(KV_FREE, 0, 0, 0, 0));
+    expect_window_users(f, (uint32_t[]){0, 0, 0, 0});
+}
+
+static void windows_refuse(void **state)
+{
+    fixture *f = *state;
+    errmsg e = {0};
+    good(f, op_of(KV_OPEN, 0, 0, 0, 0));
+    for (uint32_t i = 0; i < 3; i++) {
+        good(f, op_of(KV_ALLOC, 0, i, i, 0));
+        good(f, window_op(KV_ALLOC, 0, i, i, 0));
+    }
+    bad(f, op_of(KV_RELEASE, 0, 1, 0, 0), "(release): class global keeps all");
+    bad(f, window_op(KV_RELEASE, 0, 4, 0, 0), "entry a 4 is above 3");
+    bad(f, window_op(KV_ALLOC, 0, 3, N_WINDOW, 0), "block b 4 is not below 4");
+    bad(f, window_op(KV_OPEN, 1, 0, 0, 0), "it is the whole branch's");
+    bad(f, window_op(KV_FREE, 0, 0, 0, 0), "it is the whole branch's");
+    good(f, window_op(KV_RELEASE, 0, 1, 0, 0));
+    bad(f, window_op(KV_ALLOC, 0, 0, 3, 0), "entry a 0 was released, as all below 1");
+    wire_row r = row_at(0, 133, 1); /* its window begins at 64 */
+    kv_step_begin(&f->c);
+    assert_int_equal(kv_row_check(&f->c, &r, 0, &e), ST_OK);
+    kv_step_begin(&f->c);
+    bad_row(f, row_at(0, 132, 1), "the window of position 132 begins at 63");
+    bad_row(f, row_at(0, 0, 1), "window blocks below 64 were released");
+    bad_row(f, row_at(0, 192, 1), "where branch 0's global blocks end");
+    good(f, op_of(KV_ALLOC, 0, 3, 3, 0));
+    bad_row(f, row_at(0, 192, 1), "where branch 0's window blocks end");
+    good(f, op_of(KV_OPEN, 1, 0, 0, 0));
+    good(f, window_op(KV_FORK, 1, 192, 0, 0));
+    bad_row(f, row_at(0, 133, 1), "window block 2, which is shared");
+}
+
+/* Copies reach the layers of their class only, and tables of both classes stand among the step's. */
+static void classes_are_apart(void **state)
+{
+    fixture *f = *state;
+    errmsg e = {0};
+    uint32_t tables[16], n_used = 0, at[KV_POOLS], history[2];
+    float got = 0;
+    good(f, op_of(KV_OPEN, 0, 0, 0, 0));
+    good(f, op_of(KV_ALLOC, 0, 0, 5, 0));
+    good(f, window_op(KV_ALLOC, 0, 0, 2, 0));
+    write_block(f, 0, 0, 7.0f);
+    write_block(f, 0, 1, 8.0f);
+    good(f, window_op(KV_COPY, 0, 3, 2, 1));
+    kv_args window = kv_layer(&f->c, 0), global = kv_layer(&f->c, 1);
+    const uint64_t block = 2 * KV_BLOCK * 16 * sizeof(float);
+    f->b->download(f->q, &got, dev_offset(window.k, 3 * block), sizeof got);
+    assert_true(got == 7.0f);
+    f->b->download(f->q, &got, dev_offset(global.v, 5 * block + 64), sizeof got);
+    assert_true(got == 8.0f);
+    good(f, window_op(KV_ALLOC, 0, 0, 3, 0));
+    good(f, window_op(KV_WIPE, 0, 2, 0, 0));
+    kv_history(&f->c, 0, 1, history, 2); /* by the global class */
+    assert_true(history[0] == 7 && history[1] == 8);
+    wire_row r = row_at(0, 2, 1);
+    kv_step_begin(&f->c);
+    assert_int_equal(kv_row_check(&f->c, &r, 0, &e), ST_OK);
+    kv_row_place(&f->c, &r, tables, &n_used, at);
+    assert_int_equal(n_used, 2);
+    assert_int_equal(tables[at[KV_CLASS_GLOBAL]], 5);
+    assert_int_equal(tables[at[KV_CLASS_WINDOW]], 3);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -295,6 +428,9 @@ int main(void)
         cmocka_unit_test_setup_teardown(bad_operations_are_refused, begin, end),
         cmocka_unit_test_setup_teardown(rows_are_checked_against_their_branch, begin, end),
         cmocka_unit_test_setup_teardown(tables_are_placed_once_per_step, begin, end),
+        cmocka_unit_test_setup_teardown(windows_release_and_fork, begin_window, end),
+        cmocka_unit_test_setup_teardown(windows_refuse, begin_window, end),
+        cmocka_unit_test_setup_teardown(classes_are_apart, begin_window, end),
     };
     tap_begin(60);
     return cmocka_run_group_tests(tests, NULL, NULL);

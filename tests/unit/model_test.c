@@ -304,7 +304,7 @@ static void wrong_architectures(void **state)
     (void)state;
     gguf_build *b = llama();
     gguf_build_str(b, "general.architecture", "mamba");
-    assert_refused(b, "architecture mamba is not supported", "(supported: llama)");
+    assert_refused(b, "architecture mamba is not supported", "(supported: llama, ");
     b = llama();
     gguf_build_str(b, "general.architecture", "llama4");
     assert_refused(b, "architecture llama4 is not supported", "");
@@ -315,7 +315,6 @@ static void wrong_architectures(void **state)
     gguf_build_str(b, "general.architecture", "llama");
     gguf_build_vocab(b, 300);
     assert_refused(b, "holds no tensors", "vocabulary");
-    assert_non_null(model_arch_find(model_archs(), strlen(model_archs())));
 }
 
 static void other_arithmetic(void **state)
@@ -530,7 +529,7 @@ static void check_vocab(const char *name, gguf *g)
     const char *arch = NULL;
     uint64_t bytes = 0;
     assert_true(gguf_string(g, "general.architecture", &arch, &bytes));
-    bool ours = strcmp(arch, "llama") == 0;
+    bool ours = model_arch_find(arch, bytes) != NULL;
     expect_refusal(g, ours ? "holds no tensors" : "is not supported", ours ? "" : "architecture");
 }
 

@@ -70,7 +70,7 @@ static void defaults_are_as_stated(void **state)
     assert_int_equal(p.n_sessions, 1);
     assert_int_equal(p.rows_max, 256);
     assert_int_equal(p.n_readback, 16);
-    assert_int_equal(p.n_blocks, 16);
+    assert_int_equal(p.n_blocks[0], 16);
     assert_int_equal(p.stage[0].device.kind, DEVICE_CPU);
     assert_int_equal(p.stage[0].slots_bytes, 0);
     p = planned(f, 1, &(plan_request){.kv_type = DT_F32, .n_ctx = 100});
@@ -87,7 +87,7 @@ static void stages_add_up(void **state)
     for (uint32_t n = 1; n <= 5; n++) {
         plan p = planned(f, n, &r);
         uint64_t weights = 0, total = readback_bytes(7, 320) + sizeof(run_block), slots = 0;
-        assert_int_equal(p.n_blocks, 15);
+        assert_int_equal(p.n_blocks[0], 15);
         for (uint32_t s = 0; s < n; s++) {
             const stage_plan *sp = &p.stage[s];
             uint32_t n_layers = sp->layer_end - sp->layer_begin;
@@ -99,12 +99,15 @@ static void stages_add_up(void **state)
             assert_int_equal(sp->slots_bytes, in);
             slots += in;
             weights += sp->weights_bytes;
-            total += sp->kv_bytes + sp->scratch_bytes + sp->host_bytes + in;
+            uint64_t edges = n == 1 ? 0 : 40 * (sizeof(row_header) + 64 * sizeof(float));
+            assert_int_equal(sp->process_bytes, PLAN_PROCESS_BYTES + edges);
+            total += sp->kv_bytes + sp->scratch_bytes + sp->host_bytes + sp->process_bytes + in;
         }
         assert_int_equal(p.stage[n - 1].layer_end, 5);
         assert_int_equal(p.slots_total_bytes, slots);
         assert_int_equal(p.weights_total_bytes, weights);
-        assert_int_equal(p.total_bytes, total);
+        assert_int_equal(p.coordinator_bytes, PLAN_PROCESS_BYTES + 320 * PLAN_PIECE_BYTES);
+        assert_int_equal(p.total_bytes, total + p.coordinator_bytes);
         assert_int_equal(p.journal_bytes, 0);
     }
 }
@@ -126,7 +129,7 @@ static void pieces_do_not_overlap(void **state)
         scratch_layout s;
         scratch_layout_make(&s, f->m, rows[i / 4], ctx[i % 4], true);
         const uint64_t at[] = {s.hidden, s.normed, s.q,    s.k,      s.v,      s.attn,
-                               s.gate,   s.up,     s.cos,  s.sin,    s.tokens, s.position,
+                               s.gate,   s.up,     s.cos[0],  s.sin[0],    s.tokens, s.position,
                                s.table,  s.tables, s.live, s.finite, s.logits};
         const uint64_t bytes[] = {r * 256, r * 256,         r * 256, r * 128, r * 128,     r * 256,
                                   r * 384, r * 384,         r * 32,  r * 32,  r * 4,       r * 4,
@@ -135,12 +138,12 @@ static void pieces_do_not_overlap(void **state)
         scratch_layout_make(&s, f->m, rows[i / 4], ctx[i % 4], false);
         assert_int_equal(s.bytes, s.logits);
         host_layout h;
-        stage_limits l = {ctx[i % 4], 3, rows[i / 4], 5, 9, true};
+        stage_limits l = {ctx[i % 4], 3, rows[i / 4], 5, {9, 0}, true};
         host_layout_make(&h, f->m, &l);
         const uint64_t h_at[] = {h.rows,        h.tokens,        h.position, h.table,
-                                 h.tables,      h.live,          h.finite,   h.cos,
-                                 h.sin,         h.readback_seen, h.branches, h.branch_tables,
-                                 h.block_users, h.history,       h.logits,   h.sampler};
+                                 h.tables,      h.live,          h.finite,   h.cos[0],
+                                 h.sin[0],         h.readback_seen, h.branches, h.branch_tables[0],
+                                 h.block_users[0], h.history,       h.logits,   h.sampler};
         const uint64_t h_bytes[] = {r * sizeof(wire_row),
                                     r * 4,
                                     r * 4,
@@ -151,7 +154,7 @@ static void pieces_do_not_overlap(void **state)
                                     r * 32,
                                     r * 32,
                                     20,
-                                    72,
+                                    120,
                                     12 * per_ctx,
                                     36,
                                     9 * 256,
@@ -167,17 +170,64 @@ static void kv_bytes_bound_the_blocks(void **state)
     uint64_t block = plan_kv_bytes(f->m, 5, 1, DT_F32); /* 2 * 5 layers * 2 heads * 64 * 16 * 4 */
     assert_int_equal(block, 81920);
     plan_request r = {.kv_type = DT_F32, .n_ctx = 128, .n_sessions = 8, .kv_bytes = 10 * block + 5};
-    assert_int_equal(planned(f, 2, &r).n_blocks, 10);
+    assert_int_equal(planned(f, 2, &r).n_blocks[0], 10);
     r.kv_bytes = 100 * block;
-    assert_int_equal(planned(f, 2, &r).n_blocks, 16); /* no more than the sessions can fill */
+    assert_int_equal(planned(f, 2, &r).n_blocks[0], 16); /* no more than the sessions can fill */
     r.kv_bytes = 2 * block;
-    assert_int_equal(planned(f, 2, &r).n_blocks, 2);
+    assert_int_equal(planned(f, 2, &r).n_blocks[0], 2);
     r.kv_bytes = 2 * block - 1;
     refused(f, &r, "a context of 64 would fit");
     r.kv_bytes = block - 1;
     refused(f, &r, "not even the smallest context");
     r.kv_bytes = 1;
     refused(f, &r, "too few");
+}
+
+/* A model of three layers, the first two of which see a window. */
+static void windows_are_counted_apart(void **state)
+{
+    const fixture *f = *state;
+    model_desc *m = malloc(sizeof *m);
+    *m = *f->m;
+    m->n_layers = 3;
+    m->window = 100;
+    m->rope_window = m->rope;
+    m->layer[0].kind = m->layer[1].kind = LAYER_WINDOW;
+    fixture w = {.m = m};
+    plan_request r = {.kv_type = DT_F32, .n_ctx = 1000, .n_sessions = 4, .n_chunk = 64};
+    const uint64_t block = 2 * 2 * 64 * 16 * 4; /* of one layer: K and V of two heads of 16, f32 */
+    plan p = planned(&w, 2, &r); /* layers 0 | 1 2 */
+    assert_int_equal(plan_window_blocks(m, 1000, 64), 4); /* 163 positions, wherever they begin */
+    assert_int_equal(plan_window_blocks(m, 1000, 1), 3);
+    assert_int_equal(plan_window_blocks(m, 100, 64), 2); /* no more than a context */
+    assert_int_equal(plan_window_blocks(f->m, 1000, 64), 0);
+    assert_int_equal(p.n_blocks[KV_CLASS_GLOBAL], 4 * 16);
+    assert_int_equal(p.n_blocks[KV_CLASS_WINDOW], 4 * 4);
+    assert_int_equal(p.stage[0].kv_bytes, 16 * block);
+    assert_int_equal(p.stage[1].kv_bytes, (16 + 64) * block);
+    /* One session needs 16 global blocks and 4 window blocks of two layers. */
+    r.kv_bytes = 24 * block - 1;
+    refused(&w, &r, "a context of 960 would fit");
+    r.kv_bytes = 3 * block;
+    refused(&w, &r, "a context of 64 would fit");
+    r.kv_bytes = 24 * block;
+    p = planned(&w, 2, &r);
+    assert_true(p.n_blocks[KV_CLASS_GLOBAL] == 16 && p.n_blocks[KV_CLASS_WINDOW] == 4);
+    for (r.kv_bytes = 24 * block; r.kv_bytes < 100 * block; r.kv_bytes += block / 3) {
+        p = planned(&w, 2, &r);
+        uint64_t used = p.stage[0].kv_bytes + p.stage[1].kv_bytes;
+        assert_in_range(used, r.kv_bytes > 96 * block ? 96 * block : r.kv_bytes - 2 * block,
+                        r.kv_bytes);
+        assert_true(p.n_blocks[KV_CLASS_GLOBAL] >= 16 && p.n_blocks[KV_CLASS_WINDOW] >= 4);
+    }
+    m->layer[2].kind = LAYER_WINDOW; /* blocks of the global class cost nothing then */
+    r.kv_bytes = 30 * block;
+    p = planned(&w, 1, &r);
+    assert_true(p.n_blocks[KV_CLASS_GLOBAL] == 64 && p.n_blocks[KV_CLASS_WINDOW] == 10);
+    assert_int_equal(p.stage[0].kv_bytes, 30 * block);
+    r.kv_bytes = 5 * block;
+    refused(&w, &r, "a context of 64 would fit");
+    free(m);
 }
 
 static void requests_out_of_range_are_refused(void **state)
@@ -213,7 +263,7 @@ static void enormous_requests_do_not_overflow(void **state)
                       .n_sessions = PLAN_SESSIONS_MAX,
                       .n_chunk = WIRE_ROWS_MAX};
     plan p = planned(f, 5, &r);
-    assert_int_equal(p.n_blocks, 1u << 28);
+    assert_int_equal(p.n_blocks[0], 1u << 28);
     assert_true(p.total_bytes > (1ull << 40));
     errmsg e = {0};
     assert_int_equal(plan_fits(&p, f->m, 16ull << 30, &e), ST_RESOURCES);
@@ -284,6 +334,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(stages_add_up, begin, end),
         cmocka_unit_test_setup_teardown(pieces_do_not_overlap, begin, end),
         cmocka_unit_test_setup_teardown(kv_bytes_bound_the_blocks, begin, end),
+        cmocka_unit_test_setup_teardown(windows_are_counted_apart, begin, end),
         cmocka_unit_test_setup_teardown(requests_out_of_range_are_refused, begin, end),
         cmocka_unit_test_setup_teardown(enormous_requests_do_not_overflow, begin, end),
         cmocka_unit_test_setup_teardown(what_does_not_fit_is_named, begin, end),

@@ -20,6 +20,15 @@ static llama_spec small(void)
     return s;
 }
 
+/* gemma3, whose window layers keep one or two blocks; five of the layers, to fit the cuts. */
+static llama_spec windowed(void)
+{
+    llama_spec s = llama_spec_arch("gemma3");
+    s.n_layers = N_LAYERS;
+    s.n_ctx = 512;
+    return s;
+}
+
 static gguf *built(const gguf_build *b)
 {
     gguf *g = NULL;
@@ -107,6 +116,32 @@ static void every_cut_is_equal(void **state)
     }
 }
 
+/* The same for other architectures, with prompts over the window, several chunks, isas and threads. */
+static void other_architectures_are_equal(void **state)
+{
+    (void)state;
+    static const char *const arch[] = {"qwen2", "qwen3", "gemma3"}, *const isa[] = {"ref", "avx2"};
+    for (uint32_t t = 0; t < 3; t++) {
+        llama_spec m = llama_spec_arch(arch[t]);
+        m.n_layers = N_LAYERS;
+        m.n_ctx = 512;
+        m.type = t == 1 ? DT_BF16 : DT_F32;
+        chain_spec s = spec_of(t == 0 ? DT_F16 : DT_F32);
+        uint64_t bytes;
+        float *one = logits_of(&m, &s, 200, 200, &bytes);
+        const uint32_t mask[] = {1, 2, 8, 15, 6}, chunk[] = {200, 64, 23, 100, 1};
+        for (uint32_t i = 0; i < 5; i++) {
+            set_cuts(&s, mask[i]);
+            s.isa = i < 2 && cpu_isa_get(isa[i]) != NULL ? isa[i] : "auto";
+            s.n_threads = 1 + i % 3;
+            float *many = logits_of(&m, &s, 200, chunk[i], &bytes);
+            assert_memory_equal(one, many, bytes);
+            free(many);
+        }
+        free(one);
+    }
+}
+
 static void check_chunks(dtype kv_type, const uint32_t *chunk, uint32_t n_chunks, uint32_t n)
 {
     llama_spec m = small();
@@ -159,11 +194,9 @@ static void isa_and_threads_are_equal(void **state)
 }
 
 /* Sessions that join at different times: each equals itself alone. */
-static void batch_is_equal_to_alone(void **state)
+static void check_batch(llama_spec m)
 {
-    (void)state;
     enum { N = 3, STEPS = 90 };
-    llama_spec m = small();
     chain_spec spec = spec_of(DT_F16);
     set_cuts(&spec, 5);
     chain c;
@@ -200,12 +233,17 @@ static void batch_is_equal_to_alone(void **state)
     free(together);
 }
 
-static void forks_are_equal_to_fresh(void **state)
+static void batch_is_equal_to_alone(void **state)
 {
     (void)state;
+    check_batch(small());
+    check_batch(windowed());
+}
+
+static void check_forks(llama_spec m)
+{
     const uint32_t at[] = {1, 63, 64, 65, 128};
     enum { MORE = 40 };
-    llama_spec m = small();
     chain_spec spec = spec_of(DT_F32);
     set_cuts(&spec, 6);
     chain c;
@@ -242,13 +280,30 @@ static void forks_are_equal_to_fresh(void **state)
     free(fresh);
 }
 
-/* Back to n positions and on with other tokens, also where a fork still holds the old ones. */
-static void truncation_is_forgetting(void **state)
+static void forks_are_equal_to_fresh(void **state)
 {
     (void)state;
+    check_forks(small());
+    check_forks(windowed());
+}
+
+/* Back to n of its tokens; from the first on where the window before n is gone. */
+static void back_to(chain *c, chain_session *s, const uint32_t *tokens, uint32_t n)
+{
+    uint32_t window = c->model->window, begin = n + 1 > window ? n + 1 - window : 0;
+    if (begin / KV_BLOCK >= s->table[KV_CLASS_WINDOW].first) {
+        session_cut(c, s, n);
+        return;
+    }
+    session_cut(c, s, 0);
+    session_feed(c, s, tokens, n, 64, NULL);
+}
+
+/* Back to n positions and on with other tokens, also where a fork still holds the old ones. */
+static void check_truncation(llama_spec m)
+{
     const uint32_t to[] = {0, 1, 64, 149};
     enum { LONG = 150, MORE = 30 };
-    llama_spec m = small();
     chain_spec spec = spec_of(DT_BF16);
     set_cuts(&spec, 1);
     chain c;
@@ -262,7 +317,7 @@ static void truncation_is_forgetting(void **state)
         session_begin(&c, &a, 3);
         session_feed(&c, &a, tokens, LONG, 64, NULL);
         session_split(&c, &a, &b, 0);
-        session_cut(&c, &a, to[i]);
+        back_to(&c, &a, tokens, to[i]);
         fill_tokens(tokens + to[i], MORE, 9000);
         session_feed(&c, &a, tokens + to[i], MORE, 8, again);
         session_begin(&c, &f, 1);
@@ -281,6 +336,41 @@ static void truncation_is_forgetting(void **state)
     chain_close(&c);
     free(again);
     free(fresh);
+}
+
+static void truncation_is_forgetting(void **state)
+{
+    (void)state;
+    check_truncation(small());
+    check_truncation(windowed());
+}
+
+/* A window layer's blocks are few: what a session keeps does not grow with its length, and blocks
+ * that it let go serve others. A row whose window was released is refused. */
+static void windows_keep_what_they_need(void **state)
+{
+    (void)state;
+    llama_spec m = windowed();
+    chain_spec spec = spec_of(DT_F32);
+    chain c;
+    chain_session s;
+    uint32_t tokens[N_TOKENS];
+    errmsg e = {0};
+    spec.rows_max = 32;
+    set_cuts(&spec, 4);
+    chain_open(&c, small_file(&m), &spec);
+    assert_int_equal(c.plan.n_blocks[KV_CLASS_WINDOW], 4 * 2); /* 24 - 1 + 32 positions */
+    assert_int_equal(c.plan.n_blocks[KV_CLASS_GLOBAL], 4 * 8);
+    fill_tokens(tokens, N_TOKENS, 0);
+    session_begin(&c, &s, 1);
+    session_feed(&c, &s, tokens, N_TOKENS, 32, NULL);
+    assert_int_equal(s.table[KV_CLASS_GLOBAL].n, 5);
+    assert_true(s.table[KV_CLASS_WINDOW].first >= 3);
+    wire_row r = {.generation = s.generation, .branch = 1, .position = 100, .flags = ROW_LIVE,
+                  .readback = WIRE_NONE, .sampler_i = WIRE_NONE};
+    assert_int_equal(chain_step(&c, NULL, 0, &r, 1, NULL, 0, &e), ST_PROTOCOL);
+    assert_non_null(strstr(e.text, "the window of position 100 begins at 77"));
+    chain_close(&c);
 }
 
 /* A drawn token is sampler_draw of the logits and of the history, over forks and cuts of blocks. */
@@ -333,11 +423,13 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_cut_is_equal),
+        cmocka_unit_test(other_architectures_are_equal),
         cmocka_unit_test(chunks_are_equal),
         cmocka_unit_test(isa_and_threads_are_equal),
         cmocka_unit_test(batch_is_equal_to_alone),
         cmocka_unit_test(forks_are_equal_to_fresh),
         cmocka_unit_test(truncation_is_forgetting),
+        cmocka_unit_test(windows_keep_what_they_need),
         cmocka_unit_test(drawn_tokens_know_their_history),
     };
     tap_begin(240);

@@ -23,7 +23,7 @@ static wire_config *good_config(void)
     wire_config *c = (wire_config *)(frame + sizeof(wire_header));
     *c = (wire_config){.stage_i = 1, .n_stages = 2, .epoch = 1, .n_layers = 4, .layer_begin = 2,
                        .layer_end = 4, .n_ctx = 64, .n_branches = 1, .rows_max = 8, .n_readback = 1,
-                       .kv_type = DT_F16, .n_threads = 1, .numa_node = WIRE_NONE, .run_block_fd = 3,
+                       .kv_type = DT_F16, .device = DEVICE_CPU, .n_threads = 1, .numa_node = WIRE_NONE, .run_block_fd = 3,
                        .readback_fd = 4, .in_fd = 5, .out_fd = 6, .n_model_fds = 1};
     return c;
 }
@@ -52,6 +52,10 @@ static void config_fields_have_bounds(void **state)
     BAD(c->rows_max = WIRE_ROWS_MAX + 1);
     BAD(c->n_readback = 0);
     BAD(c->kv_type = DT_Q8_0);
+    BAD(c->device = DEVICE_AUTO);
+    BAD(c->device = DEVICE_CPU_NODE);
+    BAD(c->device = DEVICE_CUDA + 1);
+    BAD(memset(c->cuda_uuid, 'x', sizeof c->cuda_uuid));
     BAD(c->n_threads = 0);
     BAD(c->run_block_fd = -1);
     BAD(c->readback_fd = -1);

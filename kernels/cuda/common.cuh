@@ -1,0 +1,179 @@
+// common.cuh - what the kernels share: tensor-core step, bulk copies with their barriers, powers of
+// two, reductions over a block in a fixed order, and exp of fmath.h.
+#ifndef KERNELS_CUDA_COMMON_CUH
+#define KERNELS_CUDA_COMMON_CUH
+
+#include "kernels/cuda/launch.h"
+
+#include "common/fmath.h"
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+// The operations of fm_expf (fmath.h).
+__device__ __forceinline__ float exp_f32(float x)
+{
+    if (x != x) return x;
+    if (x < FM_EXPF_MIN) return 0.0f;
+    if (x > FM_EXPF_MAX) return __int_as_float(0x7f800000);
+    float t = __fmaf_rn(x, FM_EXPF_LOG2E, FM_EXPF_MAGIC);
+    float n = __fsub_rn(t, FM_EXPF_MAGIC);
+    float r = __fmaf_rn(-n, FM_EXPF_LN2_HI, x);
+    r = __fmaf_rn(-n, FM_EXPF_LN2_LO, r);
+    float p = FM_EXPF_C6;
+    p = __fmaf_rn(p, r, FM_EXPF_C5);
+    p = __fmaf_rn(p, r, FM_EXPF_C4);
+    p = __fmaf_rn(p, r, FM_EXPF_C3);
+    p = __fmaf_rn(p, r, FM_EXPF_C2);
+    p = __fmaf_rn(p, r, 1.0f);
+    p = __fmaf_rn(p, r, 1.0f);
+    return __uint_as_float(__float_as_uint(p) + (__float_as_uint(t) << 23));
+}
+
+// 2^e, -126 <= e <= 127
+__device__ __forceinline__ float pow2(int e)
+{
+    return __int_as_float((e + 127) << 23);
+}
+
+// An output from its sum: scales undone (in two exact steps unless the result leaves the normal
+// numbers), bias added.
+__device__ __forceinline__ float finish_sum(float sum, int exponent, const float *bias, uint32_t o)
+{
+    int half = -exponent / 2;
+    float y = __fmul_rn(__fmul_rn(sum, pow2(half)), pow2(-exponent - half));
+    return bias != nullptr ? __fadd_rn(y, bias[o]) : y;
+}
+
+// One k16 step: d[16 rows x 8 outputs] += a[16 x 16] b[16 x 8].
+__device__ __forceinline__ void mma_step(float d[4], uint32_t a0, uint32_t a1, uint32_t a2,
+                                         uint32_t a3, uint32_t b0, uint32_t b1)
+{
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, "
+                 "{%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+                 : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+}
+
+// --- bulk copies into shared memory, counted by a barrier there ---
+
+__device__ __forceinline__ uint32_t shared_address(const void *p)
+{
+    return (uint32_t)__cvta_generic_to_shared(p);
+}
+
+__device__ __forceinline__ void barrier_init(uint64_t *b)
+{
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(shared_address(b)));
+}
+
+__device__ __forceinline__ void barrier_init_done()
+{
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+
+__device__ __forceinline__ void barrier_expect(uint64_t *b, uint32_t bytes)
+{
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(b)),
+                 "r"(bytes)
+                 : "memory");
+}
+
+__device__ __forceinline__ void barrier_wait(uint64_t *b, uint32_t parity)
+{
+    asm volatile("{\n.reg .pred p;\n"
+                 "again: mbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1;\n"
+                 "@p bra done;\nbra again;\ndone:\n}" ::"r"(shared_address(b)),
+                 "r"(parity)
+                 : "memory");
+}
+
+// bytes and both addresses: multiples of 16
+__device__ __forceinline__ void bulk_copy(void *to, const void *from, uint32_t bytes, uint64_t *b)
+{
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, "
+                 "[%3];" ::"r"(shared_address(to)),
+                 "l"(from), "r"(bytes), "r"(shared_address(b))
+                 : "memory");
+}
+
+// --- stored forms: the four operand registers of a block (two k16 steps) for one lane ---
+
+struct form_f16 {
+    static constexpr uint32_t bytes = F16_BLOCK;
+    static __device__ __forceinline__ uint4 operand(const char *block, uint32_t lane)
+    {
+        return *reinterpret_cast<const uint4 *>(block + lane * 16);
+    }
+};
+
+struct form_q8 {
+    static constexpr uint32_t bytes = Q8_BLOCK;
+    // Bytes b + 128 become the f16 numbers 1024 + b + 128; 1152 is taken off, then d q is rounded.
+    static __device__ __forceinline__ uint32_t pair(uint32_t packed, uint32_t selector, __half2 d)
+    {
+        uint32_t biased = __byte_perm(packed, 0x64646464u, selector);
+        __half2 v = *reinterpret_cast<__half2 *>(&biased);
+        v = __hmul2_rn(__hsub2_rn(v, __half2half2(__ushort_as_half(0x6480))), d);
+        return *reinterpret_cast<uint32_t *>(&v);
+    }
+    static __device__ __forceinline__ uint4 operand(const char *block, uint32_t lane)
+    {
+        uint2 p = *reinterpret_cast<const uint2 *>(block + lane * 8);
+        __half2 d = __half2half2(*reinterpret_cast<const __half *>(block + 256 + lane / 4 * 2));
+        return make_uint4(pair(p.x, 0x4140, d), pair(p.x, 0x4342, d), pair(p.y, 0x4140, d),
+                          pair(p.y, 0x4342, d));
+    }
+};
+
+// Where value (output o within its tile, input k within its block) stands in a block: lane * 8 + i.
+__host__ __device__ __forceinline__ uint32_t value_place(uint32_t o, uint32_t k)
+{
+    uint32_t lane = o * 4 + k % 8 / 2;
+    return lane * 8 + k / 16 * 4 + k % 16 / 8 * 2 + k % 2;
+}
+
+// --- blocks of 256 threads: sums and maxima in one order ---
+
+__device__ __forceinline__ float warp_sum(float v)
+{
+    for (int half = 16; half >= 1; half /= 2) v = __fadd_rn(v, __shfl_xor_sync(~0u, v, half));
+    return v;
+}
+
+// The sum over the block's 8 warps, in every thread. room: 8 floats of shared memory, free again
+// after the caller's next barrier.
+__device__ __forceinline__ float block_sum(float v, float *room)
+{
+    v = warp_sum(v);
+    if (threadIdx.x % 32 == 0) room[threadIdx.x / 32] = v;
+    __syncthreads();
+    float sum = room[0];
+    for (int w = 1; w < 8; w++) sum = __fadd_rn(sum, room[w]);
+    return sum;
+}
+
+__device__ __forceinline__ uint32_t block_max(uint32_t v, uint32_t *room)
+{
+    v = __reduce_max_sync(~0u, v);
+    if (threadIdx.x % 32 == 0) room[threadIdx.x / 32] = v;
+    __syncthreads();
+    v = room[0];
+    for (int w = 1; w < 8; w++) v = max(v, room[w]);
+    return v;
+}
+
+__device__ __forceinline__ uint32_t magnitude_bits(float x)
+{
+    return __float_as_uint(x) & 0x7fffffffu;
+}
+
+// Two neighbours of a row, scaled and rounded.
+__device__ __forceinline__ uint32_t scaled_pair(float a, float b, float scale)
+{
+    __half2 v = __halves2half2(__float2half_rn(__fmul_rn(a, scale)),
+                               __float2half_rn(__fmul_rn(b, scale)));
+    return *reinterpret_cast<uint32_t *>(&v);
+}
+
+#endif

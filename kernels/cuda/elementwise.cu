@@ -1,0 +1,94 @@
+// Ops that treat each value alone: silu_mul, gelu_mul, add, rope; and the look for NaN and infinity.
+#include "kernels/cuda/common.cuh"
+
+#include "kernels/cpu/gelu.h"
+
+static constexpr uint32_t THREADS = 256;
+
+static uint32_t blocks_of(uint64_t n)
+{
+    return (uint32_t)((n + THREADS - 1) / THREADS);
+}
+
+static __global__ void silu_mul(float *out, const float *gate, const float *up, uint64_t n)
+{
+    uint64_t i = (uint64_t)blockIdx.x * THREADS + threadIdx.x;
+    if (i >= n) return;
+    float g = gate[i];
+    out[i] = __fmul_rn(__fdiv_rn(g, __fadd_rn(1.0f, exp_f32(-g))), up[i]);
+}
+
+cudaError_t cuda_launch_silu_mul(cudaStream_t s, float *out, const float *gate, const float *up,
+                                 uint64_t n)
+{
+    silu_mul<<<blocks_of(n), THREADS, 0, s>>>(out, gate, up, n);
+    return cudaGetLastError();
+}
+
+static __global__ void gelu_mul(float *out, const float *gate, const float *up, uint64_t n)
+{
+    uint64_t i = (uint64_t)blockIdx.x * THREADS + threadIdx.x;
+    if (i >= n) return;
+    float g = gate[i], a = __fmaf_rn(__fmul_rn(g, g), GELU_C3, GELU_C1);
+    out[i] = __fmul_rn(__fdiv_rn(g, __fadd_rn(1.0f, exp_f32(__fmul_rn(g, a)))), up[i]);
+}
+
+cudaError_t cuda_launch_gelu_mul(cudaStream_t s, float *out, const float *gate, const float *up,
+                                 uint64_t n)
+{
+    gelu_mul<<<blocks_of(n), THREADS, 0, s>>>(out, gate, up, n);
+    return cudaGetLastError();
+}
+
+static __global__ void add(float *x, const float *y, uint64_t n)
+{
+    uint64_t i = (uint64_t)blockIdx.x * THREADS + threadIdx.x;
+    if (i < n) x[i] = __fadd_rn(x[i], y[i]);
+}
+
+cudaError_t cuda_launch_add(cudaStream_t s, float *x, const float *y, uint64_t n)
+{
+    add<<<blocks_of(n), THREADS, 0, s>>>(x, y, n);
+    return cudaGetLastError();
+}
+
+static __global__ void rope(float *x, const float *cos, const float *sin, uint32_t n_pairs,
+                            bool neox, uint32_t n_heads, uint32_t n_head, uint64_t n)
+{
+    uint64_t i = (uint64_t)blockIdx.x * THREADS + threadIdx.x;
+    if (i >= n) return;
+    uint32_t p = (uint32_t)(i % n_pairs);
+    uint64_t head = i / n_pairs, angle = head / n_heads * n_pairs + p;
+    float *a = x + head * n_head + (neox ? p : 2 * p), *b = a + (neox ? n_pairs : 1);
+    float a0 = *a, b0 = *b, c = cos[angle], d = sin[angle];
+    *a = __fmaf_rn(a0, c, -__fmul_rn(b0, d));
+    *b = __fmaf_rn(b0, c, __fmul_rn(a0, d));
+}
+
+cudaError_t cuda_launch_rope(cudaStream_t s, float *x, const float *cos, const float *sin,
+                             uint32_t n_rot, bool neox, uint32_t n_heads, uint32_t n_head,
+                             uint32_t n_rows)
+{
+    uint64_t n = (uint64_t)n_rows * n_heads * (n_rot / 2);
+    if (n == 0) return cudaSuccess;
+    rope<<<blocks_of(n), THREADS, 0, s>>>(x, cos, sin, n_rot / 2, neox, n_heads, n_head, n);
+    return cudaGetLastError();
+}
+
+static __global__ void __launch_bounds__(256)
+    check_finite(uint8_t *flags, const float *x, uint32_t n)
+{
+    const float *row = x + (uint64_t)blockIdx.x * n;
+    bool bad = false;
+    for (uint32_t i = threadIdx.x; i < n; i += 256)
+        bad |= magnitude_bits(row[i]) >= 0x7f800000u;
+    bad = __syncthreads_or(bad);
+    if (threadIdx.x == 0) flags[blockIdx.x] = bad;
+}
+
+cudaError_t cuda_launch_check_finite(cudaStream_t s, uint8_t *flags, const float *x, uint32_t n,
+                                     uint32_t n_rows)
+{
+    check_finite<<<n_rows, 256, 0, s>>>(flags, x, n);
+    return cudaGetLastError();
+}

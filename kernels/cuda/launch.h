@@ -1,0 +1,141 @@
+/* launch.h - the kernels' faces: C on the outside, each puts its work on a stream and returns the
+ * launch's error. Read by C and by CUDA C++; only plain types cross.
+ *
+ * The law of products on this backend. A weight is dequantised and rounded once to f16 (BF16: after
+ * a power-of-two scale of its tensor), an activation is rounded to f16 after a power-of-two scale of
+ * its row; an output is one chain of k16 tensor-core steps, k ascending, from zero. A long K is cut
+ * into segments (cuda_segments), each a chain, added in ascending order; then the scales are undone
+ * and the bias is added. F32 weights: one chain of fused multiply-adds, k ascending. All paths (one
+ * row, few rows, prompts) give these bits, and a row's bits do not depend on the rows beside it. */
+#ifndef KERNELS_CUDA_LAUNCH_H
+#define KERNELS_CUDA_LAUNCH_H
+
+#include <cuda_runtime_api.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#ifdef __CUDACC__
+#define BOTH_SIDES __host__ __device__
+#else
+#define BOTH_SIDES
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#include "common/dtype.h"
+
+/* How a weight lies on the device.
+ * FORM_ROWS: as stored, f32 rows.
+ * FORM_F16: tiles of 8 outputs, blocks of 32 inputs: [n_out/8][n_in/32][32 lanes][8 x f16]. Lane l
+ *     holds output l / 4 and, with q = l % 4, inputs 2q, 2q+1, 2q+8, 2q+9 and the same plus 16: what
+ *     the tensor core takes as its operand. Ends are filled with zeros.
+ * FORM_Q8: the same order, values as unsigned bytes (q + 128), then the 8 scales of the block (f16):
+ *     272 bytes a block. */
+typedef enum { FORM_ROWS, FORM_F16, FORM_Q8 } cuda_form;
+#define TILE_OUT 8u    /* outputs in a tile */
+#define BLOCK_IN 32u   /* inputs in a block */
+#define F16_BLOCK 512u /* bytes */
+#define Q8_BLOCK 272u
+
+typedef struct {
+    const void *data;
+    cuda_form form;
+    uint32_t n_in, n_out;
+    int32_t exponent; /* values are stored times 2^exponent */
+} cuda_matrix;
+
+/* Segments of a sum over n_in inputs: 1 up to 8192, then 2, 4, 8 at most. */
+static inline BOTH_SIDES uint32_t cuda_segments(uint32_t n_in)
+{
+    return n_in <= 8192u ? 1u : n_in <= 16384u ? 2u : n_in <= 32768u ? 4u : 8u;
+}
+
+/* The power of two that brings the largest magnitude (its f32 bits) of a row or tensor to
+ * [2^14, 2^15); 0 where infinity or NaN is among them, so that they stay. */
+static inline BOTH_SIDES int32_t cuda_scale_exponent(uint32_t max_bits)
+{
+    int32_t e = (int32_t)(max_bits >> 23) - 127;
+    if (e == 128 || max_bits == 0) return 0;
+    return 14 - e < 126 ? 14 - e : 126;
+}
+
+static inline BOTH_SIDES uint32_t cuda_blocks_in(uint32_t n_in)
+{
+    return (n_in + BLOCK_IN - 1) / BLOCK_IN;
+}
+
+/* Once per device, before the products: shared memory limits. */
+cudaError_t cuda_matmul_setup(void);
+
+/* --- products; out f32 [n_rows, n_out], bias f32 [n_out] or NULL --- */
+
+/* x f32 [n_rows, n] to f16 in the order of the tensor core's first operand, rows in groups of 16:
+ * [n_rows/16][n/16][32 lanes][8 x f16], ends zero; exponents[r]: the row was scaled by 2^that. */
+cudaError_t cuda_prepare_rows(cudaStream_t s, void *prepared, int32_t *exponents, const float *x,
+                              uint32_t n, uint32_t n_rows);
+/* One row, from f32. */
+cudaError_t cuda_matmul_one(cudaStream_t s, float *out, const cuda_matrix *w, const float *x,
+                            const float *bias, uint32_t n_sms);
+/* 1 to 16 prepared rows. */
+cudaError_t cuda_matmul_few(cudaStream_t s, float *out, const cuda_matrix *w, const void *prepared,
+                            const int32_t *exponents, const float *bias, uint32_t n_rows,
+                            uint32_t n_sms);
+/* Any number of prepared rows. */
+cudaError_t cuda_matmul_many(cudaStream_t s, float *out, const cuda_matrix *w, const void *prepared,
+                             const int32_t *exponents, const float *bias, uint32_t n_rows);
+cudaError_t cuda_matmul_f32(cudaStream_t s, float *out, const cuda_matrix *w, const float *x,
+                            const float *bias, uint32_t n_rows);
+
+/* --- weights --- */
+
+/* n_out rows (a multiple of TILE_OUT, or the matrix's last) of `stored`, as the file has them, to
+ * tiles at `to`. FORM_F16 of BF16: the bits only; *max_bits grows to the largest magnitude. */
+cudaError_t cuda_repack(cudaStream_t s, void *to, cuda_form form, const void *stored, dtype type,
+                        uint32_t n_in, uint32_t n_out, uint32_t *max_bits);
+/* bf16 bits in place to f16 after a scale by 2^exponent; n values, a multiple of 8. */
+cudaError_t cuda_scale_bf16(cudaStream_t s, void *values, uint64_t n, int32_t exponent);
+
+/* --- the other ops, as backend.h says --- */
+cudaError_t cuda_launch_embed(cudaStream_t s, float *out, const cuda_matrix *table,
+                              const uint32_t *tokens, float scale, uint32_t n_rows);
+cudaError_t cuda_launch_rms_norm(cudaStream_t s, float *out, const float *x, const float *w,
+                                 uint32_t n, float eps, uint32_t n_rows);
+cudaError_t cuda_launch_rope(cudaStream_t s, float *x, const float *cos, const float *sin,
+                             uint32_t n_rot, bool neox, uint32_t n_heads, uint32_t n_head,
+                             uint32_t n_rows);
+cudaError_t cuda_launch_silu_mul(cudaStream_t s, float *out, const float *gate, const float *up,
+                                 uint64_t n);
+cudaError_t cuda_launch_gelu_mul(cudaStream_t s, float *out, const float *gate, const float *up,
+                                 uint64_t n);
+cudaError_t cuda_launch_add(cudaStream_t s, float *x, const float *y, uint64_t n);
+cudaError_t cuda_launch_check_finite(cudaStream_t s, uint8_t *flags, const float *x, uint32_t n,
+                                     uint32_t n_rows);
+
+typedef struct {
+    void *k, *v;
+    dtype type;
+    uint32_t n_kv_heads, n_head;
+    const uint32_t *position, *table, *tables;
+    const uint8_t *live;
+} cuda_kv;
+
+cudaError_t cuda_launch_kv_write(cudaStream_t s, const cuda_kv *kv, const float *k, const float *v,
+                                 uint32_t n_rows);
+
+/* n_cells > 0: one block per cell, results meet in partial (cuda_partial_floats); 0: each block
+ * walks its rows' cells. The same bits either way. */
+cudaError_t cuda_launch_attention(cudaStream_t s, float *out, const float *x, const cuda_kv *kv,
+                                  uint32_t n_heads, float scale, uint32_t window, uint32_t n_rows,
+                                  float *partial, uint32_t n_cells);
+uint64_t cuda_partial_floats(uint32_t n_rows, uint32_t n_heads, uint32_t n_head, uint32_t n_cells);
+/* Blocks that an attention without cells would have. */
+uint32_t cuda_attention_blocks(uint32_t n_rows, uint32_t n_heads, uint32_t n_kv_heads);
+#define ATTENTION_HEAD_MAX 1024u
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

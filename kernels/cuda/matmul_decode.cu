@@ -1,0 +1,234 @@
+// Products of 1 to 16 rows: the weights are streamed once. A persistent grid, 8 warps a block; each
+// warp owns a ring of bulk copies and goes through its tiles of 8 outputs. Where K is cut into
+// segments, that many neighbouring warps share a tile, and the first of them adds.
+#include "kernels/cuda/common.cuh"
+
+static constexpr uint32_t WARPS = 8, CHUNK = 4352, SLOTS = 8, SHARED_MAX = 227 * 1024;
+static constexpr uint32_t FIXED = WARPS * SLOTS * 8 + 2 * WARPS * 32 * 16 + 64;
+
+struct decode_args {
+    float *out;
+    const char *w;
+    const float *x;          // one row, or
+    const uint4 *prepared;   // a group of 16
+    const int32_t *exponents;
+    const float *bias;
+    uint32_t n_in, n_out, n_rows, n_segments, n_stages;
+    int32_t w_exponent;
+    bool x_shared; // prepared rows are copied to shared memory
+};
+
+template <class form> struct ring_of {
+    static constexpr uint32_t step = CHUNK / form::bytes; // blocks a copy
+    static constexpr uint32_t bytes = step * form::bytes;
+};
+
+// The row's largest magnitude, then its values in the order of the loop below: for each k16 step
+// four lanes of 8 bytes.
+static __device__ int take_row(uint2 *xs, const float *x, uint32_t n, uint32_t n_blocks,
+                               uint32_t *room)
+{
+    uint32_t largest = 0;
+    for (uint32_t i = threadIdx.x; i < n; i += 256) largest = max(largest, magnitude_bits(x[i]));
+    int exponent = cuda_scale_exponent(block_max(largest, room));
+    float scale = pow2(exponent);
+    for (uint32_t i = threadIdx.x; i < n_blocks * 8; i += 256) {
+        uint32_t k = i / 4 * 16 + i % 4 * 2;
+        float v[4];
+        for (int j = 0; j < 4; j++) {
+            uint32_t at = k + j / 2 * 8 + j % 2;
+            v[j] = at < n ? x[at] : 0.0f;
+        }
+        xs[i] = make_uint2(scaled_pair(v[0], v[1], scale), scaled_pair(v[2], v[3], scale));
+    }
+    return exponent;
+}
+
+template <class form, bool ONE> __global__ void __launch_bounds__(256, 1)
+    matmul_decode(const decode_args a)
+{
+    using ring = ring_of<form>;
+    extern __shared__ __align__(128) char shared[];
+    uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    uint64_t *full = (uint64_t *)shared + warp * SLOTS;
+    float4 *parts = (float4 *)(shared + WARPS * SLOTS * 8); // [2][WARPS][32]
+    uint32_t *room = (uint32_t *)(parts + 2 * WARPS * 32);
+    char *slots = shared + FIXED + (uint64_t)warp * a.n_stages * ring::bytes;
+    char *xs = shared + FIXED + (uint64_t)WARPS * a.n_stages * ring::bytes;
+
+    uint32_t n_blocks = cuda_blocks_in(a.n_in), n_tiles = (a.n_out + TILE_OUT - 1) / TILE_OUT;
+    uint32_t segment_blocks = (n_blocks + a.n_segments - 1) / a.n_segments;
+    uint32_t segment = warp % a.n_segments, group = warp / a.n_segments;
+    uint32_t begin = min(segment * segment_blocks, n_blocks);
+    uint32_t mine = min(segment_blocks, n_blocks - begin);
+    uint32_t n_chunks = (mine + ring::step - 1) / ring::step;
+    uint32_t first = blockIdx.x + gridDim.x * group, stride = gridDim.x * (WARPS / a.n_segments);
+    uint32_t n_mine = first < n_tiles ? (n_tiles - first + stride - 1) / stride : 0;
+    uint32_t total = n_mine * n_chunks;
+
+    // The next product may begin to fill its rings; ours are filled before the kernel in front of
+    // us, which writes x, has ended.
+    asm volatile("griddepcontrol.launch_dependents;");
+    if (lane == 0) {
+        for (uint32_t i = 0; i < a.n_stages; i++) barrier_init(full + i);
+        barrier_init_done();
+    }
+    __syncwarp();
+    uint32_t next_tile = first, next_chunk = 0, next_slot = 0, issued = 0;
+    auto issue = [&] {
+        uint32_t at = next_chunk * ring::step, n = min(ring::step, mine - at);
+        const char *from = a.w + ((uint64_t)next_tile * n_blocks + begin + at) * form::bytes;
+        barrier_expect(full + next_slot, n * form::bytes);
+        bulk_copy(slots + next_slot * ring::bytes, from, n * form::bytes, full + next_slot);
+        issued++;
+        if (++next_slot == a.n_stages) next_slot = 0;
+        if (++next_chunk == n_chunks) {
+            next_chunk = 0;
+            next_tile += stride;
+        }
+    };
+    if (lane == 0) {
+        while (issued < a.n_stages && issued < total) issue();
+    }
+
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+    int exponent = 0;
+    const uint4 *x16 = a.prepared;
+    if (ONE) {
+        exponent = take_row((uint2 *)xs, a.x, a.n_in, n_blocks, room);
+    } else if (a.x_shared) {
+        for (uint32_t i = threadIdx.x; i < n_blocks * 64; i += 256) ((uint4 *)xs)[i] = x16[i];
+        x16 = (const uint4 *)xs;
+    }
+    __syncthreads();
+
+    float d[4] = {0, 0, 0, 0};
+    uint32_t slot = 0, parity = 0, turn = 0, tile = first;
+    for (uint32_t m = 0; m < n_mine; m++, tile += stride) {
+        for (uint32_t c = 0; c < n_chunks; c++) {
+            uint32_t n = min(ring::step, mine - c * ring::step);
+            uint32_t step = (begin + c * ring::step) * 2;
+            const char *block = slots + slot * ring::bytes;
+            barrier_wait(full + slot, parity);
+#pragma unroll 4
+            for (uint32_t j = 0; j < n; j++, block += form::bytes, step += 2) {
+                uint4 w = form::operand(block, lane);
+                if (ONE) {
+                    uint2 x0 = make_uint2(0, 0), x1 = x0;
+                    if (lane < 4) {
+                        x0 = ((const uint2 *)xs)[step * 4 + lane];
+                        x1 = ((const uint2 *)xs)[step * 4 + 4 + lane];
+                    }
+                    mma_step(d, x0.x, 0, x0.y, 0, w.x, w.y);
+                    mma_step(d, x1.x, 0, x1.y, 0, w.z, w.w);
+                } else {
+                    uint4 x0 = x16[step * 32 + lane], x1 = x16[step * 32 + 32 + lane];
+                    mma_step(d, x0.x, x0.y, x0.z, x0.w, w.x, w.y);
+                    mma_step(d, x1.x, x1.y, x1.z, x1.w, w.z, w.w);
+                }
+            }
+            __syncwarp();
+            if (lane == 0 && issued < total) issue();
+            if (++slot == a.n_stages) {
+                slot = 0;
+                parity ^= 1;
+            }
+        }
+        if (a.n_segments > 1) {
+            float4 *part = parts + turn * WARPS * 32;
+            part[warp * 32 + lane] = make_float4(d[0], d[1], d[2], d[3]);
+            asm volatile("bar.sync %0, %1;" ::"r"(group + 1), "r"(32 * a.n_segments) : "memory");
+            for (uint32_t i = 1; segment == 0 && i < a.n_segments; i++) {
+                float4 p = part[(warp + i) * 32 + lane];
+                d[0] = __fadd_rn(d[0], p.x);
+                d[1] = __fadd_rn(d[1], p.y);
+                d[2] = __fadd_rn(d[2], p.z);
+                d[3] = __fadd_rn(d[3], p.w);
+            }
+            turn ^= 1;
+        }
+        if (segment == 0) {
+#pragma unroll
+            for (uint32_t i = 0; i < 4; i++) {
+                uint32_t r = lane / 4 + i / 2 * 8, o = tile * TILE_OUT + lane % 4 * 2 + i % 2;
+                if (r >= a.n_rows || o >= a.n_out) continue;
+                int e = (ONE ? exponent : a.exponents[r]) + a.w_exponent;
+                a.out[(uint64_t)r * a.n_out + o] = finish_sum(d[i], e, a.bias, o);
+            }
+        }
+        d[0] = d[1] = d[2] = d[3] = 0;
+    }
+}
+
+template <class form, bool ONE> static cudaError_t launch(cudaStream_t s, decode_args a,
+                                                          uint32_t n_sms)
+{
+    uint32_t n_blocks = cuda_blocks_in(a.n_in), ring_bytes = WARPS * ring_of<form>::bytes;
+    uint64_t x_bytes = (uint64_t)n_blocks * (ONE ? 64 : 1024);
+    a.x_shared = ONE || FIXED + x_bytes + 3 * ring_bytes <= SHARED_MAX;
+    if (!a.x_shared) x_bytes = 0;
+    uint64_t left = SHARED_MAX - FIXED - x_bytes;
+    if (FIXED + x_bytes + ring_bytes > SHARED_MAX) return cudaErrorInvalidValue;
+    a.n_stages = (uint32_t)min(left / ring_bytes, (uint64_t)SLOTS);
+    uint32_t bytes = FIXED + a.n_stages * ring_bytes + (uint32_t)x_bytes;
+    uint32_t n_tiles = (a.n_out + TILE_OUT - 1) / TILE_OUT;
+    cudaLaunchAttribute early = {};
+    early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    early.val.programmaticStreamSerializationAllowed = 1;
+    cudaLaunchConfig_t config = {};
+    config.gridDim = dim3(min(n_sms, n_tiles));
+    config.blockDim = dim3(256);
+    config.dynamicSmemBytes = bytes;
+    config.stream = s;
+    config.attrs = &early;
+    config.numAttrs = 1;
+    return cudaLaunchKernelEx(&config, matmul_decode<form, ONE>, a);
+}
+
+template <class kernel> static cudaError_t allow(kernel k)
+{
+    return cudaFuncSetAttribute(k, cudaFuncAttributeMaxDynamicSharedMemorySize, SHARED_MAX);
+}
+
+extern "C" cudaError_t cuda_decode_setup(void)
+{
+    cudaError_t e = allow(matmul_decode<form_f16, true>);
+    if (e == cudaSuccess) e = allow(matmul_decode<form_f16, false>);
+    if (e == cudaSuccess) e = allow(matmul_decode<form_q8, true>);
+    if (e == cudaSuccess) e = allow(matmul_decode<form_q8, false>);
+    return e;
+}
+
+static decode_args args_of(float *out, const cuda_matrix *w, const float *bias, uint32_t n_rows)
+{
+    decode_args a = {};
+    a.out = out;
+    a.w = (const char *)w->data;
+    a.bias = bias;
+    a.n_in = w->n_in;
+    a.n_out = w->n_out;
+    a.n_rows = n_rows;
+    a.n_segments = cuda_segments(w->n_in);
+    a.w_exponent = w->exponent;
+    return a;
+}
+
+cudaError_t cuda_matmul_one(cudaStream_t s, float *out, const cuda_matrix *w, const float *x,
+                            const float *bias, uint32_t n_sms)
+{
+    decode_args a = args_of(out, w, bias, 1);
+    a.x = x;
+    return w->form == FORM_Q8 ? launch<form_q8, true>(s, a, n_sms)
+                              : launch<form_f16, true>(s, a, n_sms);
+}
+
+cudaError_t cuda_matmul_few(cudaStream_t s, float *out, const cuda_matrix *w, const void *prepared,
+                            const int32_t *exponents, const float *bias, uint32_t n_rows,
+                            uint32_t n_sms)
+{
+    decode_args a = args_of(out, w, bias, n_rows);
+    a.prepared = (const uint4 *)prepared;
+    a.exponents = exponents;
+    return w->form == FORM_Q8 ? launch<form_q8, false>(s, a, n_sms)
+                              : launch<form_f16, false>(s, a, n_sms);
+}

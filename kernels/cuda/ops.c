@@ -1,0 +1,213 @@
+/* The ops of the cuda table: addresses taken apart, the right kernel chosen, rows cut where scratch
+ * asks for it (rows do not depend on each other, so that no cut shows). */
+#include "kernels/cuda/device.h"
+
+#define DECODE_ROWS 16u /* more are a prompt's */
+
+/* Put a kernel on the queue: enter, launch, check. */
+#define LAUNCH(q, kernel, ...)                                                                     \
+    do {                                                                                           \
+        TRY(cuda_enter(q));                                                                        \
+        TRY(cuda_result((q)->device, kernel((q)->stream, __VA_ARGS__), #kernel, NULL));            \
+    } while (0)
+
+status cuda_embed(backend_queue *q, dev_ptr out, const dev_weight *table, dev_ptr tokens,
+                  float scale, uint32_t n_rows)
+{
+    if (n_rows == 0) return ST_OK;
+    cuda_matrix m = cuda_matrix_of(table);
+    LAUNCH(q, cuda_launch_embed, cuda_address(out), &m, cuda_address(tokens), scale, n_rows);
+    return ST_OK;
+}
+
+status cuda_rms_norm(backend_queue *q, dev_ptr out, dev_ptr x, dev_ptr w, uint32_t n, float eps,
+                     uint32_t n_rows)
+{
+    if (n_rows == 0) return ST_OK;
+    LAUNCH(q, cuda_launch_rms_norm, cuda_address(out), cuda_address(x), cuda_address(w), n, eps,
+           n_rows);
+    return ST_OK;
+}
+
+/* --- products ------------------------------------------------------------------------------- */
+
+/* Rows of x in the tensor core's order; they may be there from the product before. */
+static status prepare(backend_queue *q, uint64_t x, uint32_t n, uint32_t n_rows)
+{
+    if (q->prepared_rows == n_rows && q->prepared_x == x && q->prepared_n == n) return ST_OK;
+    LAUNCH(q, cuda_prepare_rows, q->prepared, q->exponents, (const float *)(uintptr_t)x, n, n_rows);
+    q->prepared_x = x;
+    q->prepared_n = n;
+    q->prepared_rows = n_rows;
+    return ST_OK;
+}
+
+/* What is prepared is stale once its source has been written. */
+static void forget_if_written(backend_queue *q, uint64_t out, uint64_t bytes)
+{
+    uint64_t end = q->prepared_x + (uint64_t)q->prepared_n * q->prepared_rows * sizeof(float);
+    if (out < end && q->prepared_x < out + bytes) q->prepared_rows = 0;
+}
+
+static status product(backend_queue *q, float *out, const cuda_matrix *m, uint64_t x,
+                      const float *bias, uint32_t n_rows)
+{
+    const backend_device *d = q->device;
+    if (n_rows == 1) {
+        const float *row = (const float *)(uintptr_t)x;
+        return cuda_result(d, cuda_matmul_one(q->stream, out, m, row, bias, d->n_sms), "cuda_matmul_one",
+                           NULL);
+    }
+    TRY(prepare(q, x, m->n_in, n_rows));
+    if (n_rows <= DECODE_ROWS)
+        return cuda_result(d, cuda_matmul_few(q->stream, out, m, q->prepared, q->exponents, bias, n_rows,
+                                              d->n_sms), "cuda_matmul_few", NULL);
+    return cuda_result(d, cuda_matmul_many(q->stream, out, m, q->prepared, q->exponents, bias, n_rows),
+                       "cuda_matmul_many", NULL);
+}
+
+status cuda_matmul(backend_queue *q, dev_ptr out, const dev_weight *w, dev_ptr x, dev_ptr bias,
+                   uint32_t n_rows)
+{
+    if (n_rows == 0) return ST_OK;
+    cuda_matrix m = cuda_matrix_of(w);
+    const backend_device *d = q->device;
+    TRY_CUDA(d, cudaSetDevice(d->ordinal), NULL);
+    uint64_t prepared_row = (uint64_t)cuda_blocks_in(w->n_in) * BLOCK_IN * 2;
+    uint32_t rows_max = (uint32_t)(CUDA_PREPARED_BYTES / prepared_row) / 128 * 128;
+    CHECK(rows_max > 0);
+    if (rows_max > CUDA_PREPARED_ROWS) rows_max = CUDA_PREPARED_ROWS;
+    for (uint32_t r = 0; r < n_rows; r += rows_max) {
+        uint32_t n = n_rows - r < rows_max ? n_rows - r : rows_max;
+        float *to = (float *)cuda_address(out) + (uint64_t)r * w->n_out;
+        uint64_t from = x.addr + (uint64_t)r * w->n_in * sizeof(float);
+        if (m.form == FORM_ROWS) {
+            TRY(cuda_result(d, cuda_matmul_f32(q->stream, to, &m, (const float *)(uintptr_t)from,
+                                               cuda_address(bias), n), "cuda_matmul_f32", NULL));
+        } else {
+            TRY(product(q, to, &m, from, cuda_address(bias), n));
+        }
+        forget_if_written(q, (uintptr_t)to, (uint64_t)n * w->n_out * sizeof(float));
+    }
+    return ST_OK;
+}
+
+/* --- the rest ------------------------------------------------------------------------------- */
+
+status cuda_rope(backend_queue *q, dev_ptr x, const rope_args *a, uint32_t n_heads, uint32_t n_head,
+                 uint32_t n_rows)
+{
+    CHECK(a->n_rot % 2 == 0 && a->n_rot <= n_head);
+    if (n_rows == 0) return ST_OK;
+    LAUNCH(q, cuda_launch_rope, cuda_address(x), cuda_address(a->cos), cuda_address(a->sin),
+           a->n_rot, a->neox, n_heads, n_head, n_rows);
+    return ST_OK;
+}
+
+status cuda_silu_mul(backend_queue *q, dev_ptr out, dev_ptr gate, dev_ptr up, uint64_t n)
+{
+    if (n == 0) return ST_OK;
+    LAUNCH(q, cuda_launch_silu_mul, cuda_address(out), cuda_address(gate), cuda_address(up), n);
+    return ST_OK;
+}
+
+status cuda_gelu_mul(backend_queue *q, dev_ptr out, dev_ptr gate, dev_ptr up, uint64_t n)
+{
+    if (n == 0) return ST_OK;
+    LAUNCH(q, cuda_launch_gelu_mul, cuda_address(out), cuda_address(gate), cuda_address(up), n);
+    return ST_OK;
+}
+
+status cuda_add(backend_queue *q, dev_ptr x, dev_ptr y, uint64_t n)
+{
+    if (n == 0) return ST_OK;
+    LAUNCH(q, cuda_launch_add, cuda_address(x), cuda_address(y), n);
+    return ST_OK;
+}
+
+status cuda_check_finite(backend_queue *q, dev_ptr flags, dev_ptr x, uint32_t n, uint32_t n_rows)
+{
+    if (n_rows == 0) return ST_OK;
+    LAUNCH(q, cuda_launch_check_finite, cuda_address(flags), cuda_address(x), n, n_rows);
+    return ST_OK;
+}
+
+/* --- K and V -------------------------------------------------------------------------------- */
+
+static cuda_kv kv_of(const kv_args *kv, const row_args *rows)
+{
+    return (cuda_kv){.k = cuda_address(kv->k),
+                     .v = cuda_address(kv->v),
+                     .type = kv->type,
+                     .n_kv_heads = kv->n_kv_heads,
+                     .n_head = kv->n_head,
+                     .position = cuda_address(rows->position),
+                     .table = cuda_address(rows->table),
+                     .tables = cuda_address(rows->tables),
+                     .live = cuda_address(rows->live)};
+}
+
+status cuda_kv_write(backend_queue *q, const kv_args *kv, dev_ptr k, dev_ptr v, const row_args *rows,
+                     uint32_t n_rows)
+{
+    if (n_rows == 0) return ST_OK;
+    cuda_kv a = kv_of(kv, rows);
+    LAUNCH(q, cuda_launch_kv_write, &a, cuda_address(k), cuda_address(v), n_rows);
+    return ST_OK;
+}
+
+/* A block per cell where whole rows would leave the device idle and the cells' results have room. */
+static uint32_t cells_of(const backend_queue *q, const kv_args *kv, const row_args *rows,
+                         uint32_t n_heads, uint32_t n_rows)
+{
+    uint32_t n_cells = (uint32_t)(((uint64_t)rows->n_positions + ATTN_CELL - 1) / ATTN_CELL);
+    if (n_cells < 2) return 0;
+    if (cuda_attention_blocks(n_rows, n_heads, kv->n_kv_heads) >= 2 * q->device->n_sms) return 0;
+    uint64_t bytes = cuda_partial_floats(n_rows, n_heads, kv->n_head, n_cells) * sizeof(float);
+    return bytes <= CUDA_PARTIAL_BYTES ? n_cells : 0;
+}
+
+status cuda_attention(backend_queue *q, dev_ptr out, dev_ptr x, const kv_args *kv,
+                      const row_args *rows, uint32_t n_heads, float scale, uint32_t window,
+                      uint32_t n_rows)
+{
+    CHECK(kv->n_head <= ATTENTION_HEAD_MAX && n_heads % kv->n_kv_heads == 0);
+    if (n_rows == 0) return ST_OK;
+    cuda_kv a = kv_of(kv, rows);
+    LAUNCH(q, cuda_launch_attention, cuda_address(out), cuda_address(x), &a, n_heads, scale, window,
+           n_rows, q->partial, cells_of(q, kv, rows, n_heads, n_rows));
+    return ST_OK;
+}
+
+static uint64_t head_bytes(const kv_args *kv)
+{
+    return dtype_bytes(kv->type, (uint64_t)KV_BLOCK * kv->n_head);
+}
+
+status cuda_kv_copy_block(backend_queue *q, const kv_args *kv, uint32_t to, uint32_t from,
+                          uint32_t n_positions)
+{
+    CHECK(n_positions <= KV_BLOCK);
+    if (to == from || n_positions == 0) return ST_OK;
+    uint64_t pitch = head_bytes(kv), block = pitch * kv->n_kv_heads;
+    uint64_t width = dtype_bytes(kv->type, (uint64_t)n_positions * kv->n_head);
+    TRY(cuda_enter(q));
+    for (int i = 0; i < 2; i++) {
+        char *pool = cuda_address(i == 0 ? kv->k : kv->v);
+        TRY_CUDA(q->device, cudaMemcpy2DAsync(pool + to * block, pitch, pool + from * block, pitch,
+                                              width, kv->n_kv_heads, cudaMemcpyDeviceToDevice,
+                                              q->stream), NULL);
+    }
+    return ST_OK;
+}
+
+status cuda_kv_wipe_block(backend_queue *q, const kv_args *kv, uint32_t block)
+{
+    uint64_t bytes = head_bytes(kv) * kv->n_kv_heads;
+    TRY(cuda_enter(q));
+    TRY_CUDA(q->device, cudaMemsetAsync((char *)cuda_address(kv->k) + block * bytes, 0, bytes,
+                                        q->stream), NULL);
+    TRY_CUDA(q->device, cudaMemsetAsync((char *)cuda_address(kv->v) + block * bytes, 0, bytes,
+                                        q->stream), NULL);
+    return ST_OK;
+}

@@ -1,0 +1,89 @@
+// Weights from the file's rows to the tiles of launch.h: a thread makes what one lane will read of
+// one block (8 values).
+#include "kernels/cuda/dequant.cuh"
+
+static __device__ __forceinline__ uint16_t f16_bits(dtype type, const uint8_t *row, uint32_t k)
+{
+    if (type == DT_F16 || type == DT_BF16) return load_u16(row + 2 * (uint64_t)k);
+    return __half_as_ushort(__float2half_rn(dequant(type, row, k)));
+}
+
+static __global__ void repack_f16(uint4 *to, const uint8_t *stored, dtype type, uint64_t row_bytes,
+                                  uint32_t n_in, uint32_t n_out, uint32_t *max_bits)
+{
+    uint32_t n_blocks = cuda_blocks_in(n_in), n_tiles = (n_out + TILE_OUT - 1) / TILE_OUT;
+    uint64_t i = (uint64_t)blockIdx.x * blockDim.x + threadIdx.x;
+    uint32_t largest = 0;
+    if (i < (uint64_t)n_tiles * n_blocks * 32) {
+        uint32_t lane = i % 32, block = (uint32_t)(i / 32 % n_blocks);
+        uint64_t o = i / 32 / n_blocks * TILE_OUT + lane / 4;
+        uint32_t v[8];
+        for (uint32_t j = 0; j < 8; j++) {
+            uint32_t k = block * BLOCK_IN + j / 4 * 16 + j % 4 / 2 * 8 + lane % 4 * 2 + j % 2;
+            v[j] = o < n_out && k < n_in ? f16_bits(type, stored + o * row_bytes, k) : 0;
+            largest = max(largest, v[j] & 0x7fffu);
+        }
+        to[i] = make_uint4(v[0] | v[1] << 16, v[2] | v[3] << 16, v[4] | v[5] << 16,
+                           v[6] | v[7] << 16);
+    }
+    if (type != DT_BF16) return;
+    largest = __reduce_max_sync(~0u, largest);
+    if (threadIdx.x % 32 == 0) atomicMax(max_bits, largest << 16);
+}
+
+static __global__ void repack_q8(uint8_t *to, const uint8_t *stored, uint64_t row_bytes,
+                                 uint32_t n_in, uint32_t n_out)
+{
+    uint32_t n_blocks = cuda_blocks_in(n_in), n_tiles = (n_out + TILE_OUT - 1) / TILE_OUT;
+    uint64_t i = (uint64_t)blockIdx.x * blockDim.x + threadIdx.x;
+    if (i >= (uint64_t)n_tiles * n_blocks * 32) return;
+    uint32_t lane = i % 32, block = (uint32_t)(i / 32 % n_blocks);
+    uint64_t o = i / 32 / n_blocks * TILE_OUT + lane / 4;
+    const uint8_t *from = stored + o * row_bytes + (uint64_t)block * 34;
+    uint8_t *at = to + i / 32 * Q8_BLOCK;
+    uint32_t v[2] = {0x80808080u, 0x80808080u};
+    if (o < n_out) {
+        v[0] = v[1] = 0;
+        for (uint32_t j = 0; j < 8; j++) {
+            uint32_t k = j / 4 * 16 + j % 4 / 2 * 8 + lane % 4 * 2 + j % 2;
+            v[j / 4] |= (uint32_t)(uint8_t)(from[2 + k] + 128) << j % 4 * 8;
+        }
+    }
+    *(uint2 *)(at + lane * 8) = make_uint2(v[0], v[1]);
+    if (lane % 4 == 0) *(uint16_t *)(at + 256 + lane / 2) = o < n_out ? load_u16(from) : 0;
+}
+
+cudaError_t cuda_repack(cudaStream_t s, void *to, cuda_form form, const void *stored, dtype type,
+                        uint32_t n_in, uint32_t n_out, uint32_t *max_bits)
+{
+    uint64_t n = (uint64_t)((n_out + TILE_OUT - 1) / TILE_OUT) * cuda_blocks_in(n_in) * 32;
+    uint64_t row_bytes = dtype_bytes(type, n_in);
+    uint32_t grid = (uint32_t)((n + 255) / 256);
+    if (form == FORM_Q8)
+        repack_q8<<<grid, 256, 0, s>>>((uint8_t *)to, (const uint8_t *)stored, row_bytes, n_in,
+                                       n_out);
+    else
+        repack_f16<<<grid, 256, 0, s>>>((uint4 *)to, (const uint8_t *)stored, type, row_bytes, n_in,
+                                        n_out, max_bits);
+    return cudaGetLastError();
+}
+
+static __global__ void scale_bf16(uint4 *values, uint64_t n, float scale)
+{
+    uint64_t i = (uint64_t)blockIdx.x * blockDim.x + threadIdx.x;
+    if (i >= n) return;
+    uint4 v = values[i];
+    uint32_t *p = &v.x;
+    for (int j = 0; j < 4; j++)
+        p[j] = scaled_pair(__uint_as_float(p[j] << 16), __uint_as_float(p[j] & 0xffff0000u), scale);
+    values[i] = v;
+}
+
+cudaError_t cuda_scale_bf16(cudaStream_t s, void *values, uint64_t n, int32_t exponent)
+{
+    float scale;
+    uint32_t bits = (uint32_t)(exponent + 127) << 23;
+    memcpy(&scale, &bits, sizeof scale);
+    scale_bf16<<<(uint32_t)((n / 8 + 255) / 256), 256, 0, s>>>((uint4 *)values, n / 8, scale);
+    return cudaGetLastError();
+}

@@ -1,0 +1,217 @@
+/* Weights to the device: pieces of whole tiles of rows go through two pinned buffers, so that the
+ * copy from the file's mapping, the copy to the device and the repacking overlap. */
+#include "kernels/cuda/device.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* One allocation; a matrix is found again by where it came from (a tied head is the embedding). */
+struct cuda_weight {
+    cuda_weight *next;
+    const void *host;
+    dev_weight w; /* n_out 0: a vector */
+    void *device;
+};
+
+status cuda_loader_open(backend_device *d, errmsg *e)
+{
+    cuda_loader *l = &d->loader;
+    TRY_CUDA(d, cudaStreamCreateWithFlags(&l->stream, cudaStreamNonBlocking), e);
+    TRY_CUDA(d, cudaMalloc((void **)&l->max_bits, sizeof *l->max_bits), e);
+    for (int i = 0; i < 2; i++) {
+        TRY_CUDA(d, cudaHostAlloc(&l->host[i], CUDA_PIECE_BYTES, cudaHostAllocDefault), e);
+        TRY_CUDA(d, cudaMalloc(&l->device[i], CUDA_PIECE_BYTES), e);
+        TRY_CUDA(d, cudaEventCreateWithFlags(&l->free[i], cudaEventDisableTiming), e);
+    }
+    return ST_OK;
+}
+
+void cuda_loader_close(backend_device *d)
+{
+    cuda_loader *l = &d->loader;
+    if (l->stream != NULL) (void)cudaStreamSynchronize(l->stream);
+    for (cuda_weight *w = d->weights, *next; w != NULL; w = next) {
+        next = w->next;
+        (void)cudaFree(w->device);
+        free(w);
+    }
+    d->weights = NULL;
+    for (int i = 0; i < 2; i++) {
+        if (l->host[i] != NULL) (void)cudaFreeHost(l->host[i]);
+        (void)cudaFree(l->device[i]);
+        if (l->free[i] != NULL) (void)cudaEventDestroy(l->free[i]);
+    }
+    (void)cudaFree(l->max_bits);
+    if (l->stream != NULL) (void)cudaStreamDestroy(l->stream);
+    *l = (cuda_loader){0};
+}
+
+bool cuda_weight_type(dtype t)
+{
+    switch (t) {
+    case DT_F32:
+    case DT_F16:
+    case DT_BF16:
+    case DT_Q8_0:
+    case DT_Q4_0:
+    case DT_Q4_1:
+    case DT_Q5_0:
+    case DT_Q5_1:
+    case DT_Q2_K:
+    case DT_Q3_K:
+    case DT_Q4_K:
+    case DT_Q5_K:
+    case DT_Q6_K:
+    case DT_IQ4_NL:
+    case DT_IQ4_XS:
+        return true;
+    default:
+        return false;
+    }
+}
+
+static cuda_form form_of(dtype t)
+{
+    return t == DT_F32 ? FORM_ROWS : t == DT_Q8_0 ? FORM_Q8 : FORM_F16;
+}
+
+cuda_matrix cuda_matrix_of(const dev_weight *w)
+{
+    return (cuda_matrix){cuda_address(w->data), form_of(w->type), w->n_in, w->n_out, w->exponent};
+}
+
+static uint64_t tile_bytes(cuda_form form, dtype type, uint32_t n_in)
+{
+    if (form == FORM_ROWS) return TILE_OUT * dtype_bytes(type, n_in);
+    return (uint64_t)cuda_blocks_in(n_in) * (form == FORM_Q8 ? Q8_BLOCK : F16_BLOCK);
+}
+
+static cuda_weight *find(const backend_device *d, const void *host, dtype type, uint32_t n_in,
+                         uint32_t n_out)
+{
+    for (cuda_weight *w = d->weights; w != NULL; w = w->next) {
+        if (w->host == host && w->w.type == type && w->w.n_in == n_in && w->w.n_out == n_out)
+            return w;
+    }
+    return NULL;
+}
+
+static status add_weight(backend_device *d, cuda_weight **out, const void *host, uint64_t bytes,
+                         errmsg *e)
+{
+    dev_ptr p;
+    cuda_weight *w = calloc(1, sizeof *w);
+    if (w == NULL) return errmsg_set(e, ST_RESOURCES, "%s: no memory for a weight", d->name);
+    status s = backend_cuda()->alloc(d, &p, bytes, e);
+    if (s != ST_OK) {
+        free(w);
+        return s;
+    }
+    *w = (cuda_weight){.next = d->weights, .host = host, .device = cuda_address(p)};
+    d->weights = w;
+    *out = w;
+    return ST_OK;
+}
+
+/* One piece of the file's bytes on the device, when its copy's turn on the loader's stream comes.
+ * *piece: which buffer, to be given back by free_piece. */
+static status send_piece(backend_device *d, const void *from, uint64_t bytes, uint32_t *piece,
+                         errmsg *e)
+{
+    cuda_loader *l = &d->loader;
+    *piece = l->turn++ % 2;
+    TRY_CUDA(d, cudaEventSynchronize(l->free[*piece]), e);
+    memcpy(l->host[*piece], from, bytes);
+    TRY_CUDA(d, cudaMemcpyAsync(l->device[*piece], l->host[*piece], bytes, cudaMemcpyHostToDevice,
+                                l->stream), e);
+    return ST_OK;
+}
+
+static status free_piece(backend_device *d, uint32_t piece, errmsg *e)
+{
+    TRY_CUDA(d, cudaEventRecord(d->loader.free[piece], d->loader.stream), e);
+    return ST_OK;
+}
+
+static status send_bytes(backend_device *d, char *to, const char *from, uint64_t bytes, errmsg *e)
+{
+    for (uint64_t at = 0; at < bytes; at += CUDA_PIECE_BYTES) {
+        uint64_t n = bytes - at < CUDA_PIECE_BYTES ? bytes - at : CUDA_PIECE_BYTES;
+        uint32_t piece;
+        TRY(send_piece(d, from + at, n, &piece, e));
+        TRY_CUDA(d, cudaMemcpyAsync(to + at, d->loader.device[piece], n, cudaMemcpyDeviceToDevice,
+                                    d->loader.stream), e);
+        TRY(free_piece(d, piece, e));
+    }
+    return ST_OK;
+}
+
+static status send_tiles(backend_device *d, cuda_weight *w, cuda_form form, errmsg *e)
+{
+    cuda_loader *l = &d->loader;
+    uint64_t row_bytes = dtype_bytes(w->w.type, w->w.n_in), to_tile = tile_bytes(form, w->w.type, w->w.n_in);
+    uint32_t rows_max = (uint32_t)(CUDA_PIECE_BYTES / row_bytes) / TILE_OUT * TILE_OUT;
+    if (rows_max == 0) {
+        return errmsg_set(e, ST_BAD_MODEL, "%s: weight rows of %llu bytes are too long", d->name,
+                          (unsigned long long)row_bytes);
+    }
+    TRY_CUDA(d, cudaMemsetAsync(l->max_bits, 0, sizeof *l->max_bits, l->stream), e);
+    for (uint32_t o = 0; o < w->w.n_out; o += rows_max) {
+        uint32_t n = w->w.n_out - o < rows_max ? w->w.n_out - o : rows_max, piece;
+        char *to = (char *)w->device + o / TILE_OUT * to_tile;
+        TRY(send_piece(d, (const char *)w->host + o * row_bytes, n * row_bytes, &piece, e));
+        TRY_CUDA(d, cuda_repack(l->stream, to, form, l->device[piece], w->w.type, w->w.n_in, n,
+                                l->max_bits), e);
+        TRY(free_piece(d, piece, e));
+    }
+    return ST_OK;
+}
+
+/* BF16 becomes f16 when the largest magnitude of all of it is known. */
+static status scale_tensor(backend_device *d, cuda_weight *w, uint64_t bytes, errmsg *e)
+{
+    cuda_loader *l = &d->loader;
+    uint32_t max_bits = 0;
+    TRY_CUDA(d, cudaMemcpyAsync(&max_bits, l->max_bits, sizeof max_bits, cudaMemcpyDeviceToHost,
+                                l->stream), e);
+    TRY_CUDA(d, cudaStreamSynchronize(l->stream), e);
+    w->w.exponent = cuda_scale_exponent(max_bits);
+    TRY_CUDA(d, cuda_scale_bf16(l->stream, w->device, bytes / 2, w->w.exponent), e);
+    return ST_OK;
+}
+
+status cuda_weight_open(backend_device *d, dev_weight *out, const void *host, dtype type,
+                        uint32_t n_in, uint32_t n_out, errmsg *e)
+{
+    cuda_weight *w = find(d, host, type, n_in, n_out);
+    if (w != NULL) {
+        *out = w->w;
+        return ST_OK;
+    }
+    cuda_form form = form_of(type);
+    uint64_t bytes = (n_out + TILE_OUT - 1) / TILE_OUT * tile_bytes(form, type, n_in);
+    TRY_CUDA(d, cudaSetDevice(d->ordinal), e);
+    TRY(add_weight(d, &w, host, bytes, e));
+    w->w = (dev_weight){{(uintptr_t)w->device}, type, n_in, n_out, 0};
+    if (form == FORM_ROWS) {
+        TRY(send_bytes(d, w->device, host, (uint64_t)n_out * dtype_bytes(type, n_in), e));
+    } else {
+        TRY(send_tiles(d, w, form, e));
+    }
+    if (type == DT_BF16) TRY(scale_tensor(d, w, bytes, e));
+    TRY_CUDA(d, cudaStreamSynchronize(d->loader.stream), e);
+    *out = w->w;
+    return ST_OK;
+}
+
+status cuda_weights_from_host(backend_device *d, dev_ptr *out, const void *host, uint64_t bytes,
+                              errmsg *e)
+{
+    cuda_weight *w = NULL;
+    TRY_CUDA(d, cudaSetDevice(d->ordinal), e);
+    TRY(add_weight(d, &w, host, bytes > 0 ? bytes : 1, e));
+    TRY(send_bytes(d, w->device, host, bytes, e));
+    TRY_CUDA(d, cudaStreamSynchronize(d->loader.stream), e);
+    *out = (dev_ptr){(uintptr_t)w->device};
+    return ST_OK;
+}

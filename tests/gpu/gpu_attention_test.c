@@ -1,0 +1,187 @@
+/* Attention, KV writes and block operations on the GPU: near the cpu's, and a row's bits do not
+ * depend on rows beside it, nor on whether cells are spread over blocks. */
+#include "tests/support/gpu_check.h"
+#include "tests/support/tap.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static side cpu, gpu;
+
+typedef struct {
+    dtype type;
+    uint32_t n_heads, n_kv_heads, n_head, window;
+} attention_case;
+
+/* Two sequences of 700 positions, block tables shuffled together, K and V in pools of both sides. */
+enum { LENGTH = 700, PER = (LENGTH + KV_BLOCK - 1) / KV_BLOCK, BLOCKS = 2 * PER + 1 };
+
+typedef struct {
+    const side *on;
+    attention_case c;
+    kv_args kv;
+    uint64_t pool_bytes;
+} pools;
+
+static uint32_t tables[2 * PER];
+
+static row_args rows_on(const side *on, const uint32_t *position, const uint32_t *table,
+                        const uint8_t *live, uint32_t n_rows, uint32_t n_positions)
+{
+    return (row_args){side_put(on, position, 4ull * n_rows), side_put(on, table, 4ull * n_rows),
+                      side_put(on, tables, sizeof tables), side_put(on, live, n_rows), n_positions};
+}
+
+static void rows_free(const side *on, row_args *r, uint32_t n_rows)
+{
+    side_free(on, r->position, 4ull * n_rows);
+    side_free(on, r->table, 4ull * n_rows);
+    side_free(on, r->tables, sizeof tables);
+    side_free(on, r->live, n_rows);
+}
+
+static void pools_open(pools *p, const side *on, attention_case c, uint64_t seed)
+{
+    seeded s = {seed};
+    uint64_t width = (uint64_t)c.n_kv_heads * c.n_head, n = 2 * LENGTH * width;
+    float *k = seeded_floats(&s, n, 2), *v = seeded_floats(&s, n, 2);
+    uint32_t position[2 * LENGTH], table[2 * LENGTH];
+    uint8_t live[2 * LENGTH];
+    *p = (pools){.on = on, .c = c};
+    p->pool_bytes = dtype_bytes(c.type, BLOCKS * KV_BLOCK * width);
+    p->kv = (kv_args){side_put(on, NULL, p->pool_bytes), side_put(on, NULL, p->pool_bytes), c.type,
+                      c.n_kv_heads, c.n_head};
+    for (uint32_t i = 0; i < 2 * PER; i++) tables[i] = (i * 7 + 3) % BLOCKS;
+    for (uint32_t i = 0; i < 2 * LENGTH; i++) {
+        position[i] = i % LENGTH;
+        table[i] = i / LENGTH * PER;
+        live[i] = 1;
+    }
+    row_args rows = rows_on(on, position, table, live, 2 * LENGTH, 0);
+    dev_ptr ks = side_put(on, k, 4 * n), vs = side_put(on, v, 4 * n);
+    assert_int_equal(on->b->kv_write(on->q, &p->kv, ks, vs, &rows, 2 * LENGTH), ST_OK);
+    char one;
+    side_get(on, &one, p->kv.k, 1);
+    rows_free(on, &rows, 2 * LENGTH);
+    side_free(on, ks, 4 * n);
+    side_free(on, vs, 4 * n);
+    free(k);
+    free(v);
+}
+
+static void pools_close(pools *p)
+{
+    side_free(p->on, p->kv.k, p->pool_bytes);
+    side_free(p->on, p->kv.v, p->pool_bytes);
+}
+
+/* Row i asks at position[i] of sequence which[i]. spread: tell the device how far positions go. */
+static void ask(const pools *p, float *out, const float *x, const uint32_t *position,
+                const uint32_t *which, const uint8_t *live, uint32_t n_rows, bool spread)
+{
+    uint64_t bytes = 4ull * n_rows * p->c.n_heads * p->c.n_head;
+    uint32_t table[64];
+    for (uint32_t i = 0; i < n_rows; i++) table[i] = which[i] * PER;
+    row_args rows = rows_on(p->on, position, table, live, n_rows, spread ? LENGTH : 0);
+    dev_ptr xs = side_put(p->on, x, bytes), to = side_put(p->on, NULL, bytes);
+    assert_int_equal(p->on->b->attention(p->on->q, to, xs, &p->kv, &rows, p->c.n_heads, 0.09f,
+                                         p->c.window, n_rows), ST_OK);
+    side_get(p->on, out, to, bytes);
+    rows_free(p->on, &rows, n_rows);
+    side_free(p->on, xs, bytes);
+    side_free(p->on, to, bytes);
+}
+
+static void check(attention_case c)
+{
+    enum { R = 24 };
+    char what[96];
+    pools on_cpu, on_gpu;
+    seeded s = {77};
+    uint64_t width = (uint64_t)c.n_heads * c.n_head, n = R * width;
+    float *x = seeded_floats(&s, n, 2), *out[4];
+    uint32_t position[R], which[R];
+    uint8_t live[R];
+    for (uint32_t i = 0; i < R; i++) {
+        /* A prompt's rows that follow each other, borders of cells and blocks, single rows. */
+        position[i] = i < 10 ? 250 + i : i == 10 ? 0 : i == 11 ? LENGTH - 1 : seeded_below(&s, LENGTH);
+        which[i] = i < 12 ? 0 : i % 2;
+        live[i] = i != 14;
+    }
+    for (int i = 0; i < 4; i++) out[i] = calloc(n, 4);
+    pools_open(&on_cpu, &cpu, c, 5);
+    pools_open(&on_gpu, &gpu, c, 5);
+    ask(&on_cpu, out[0], x, position, which, live, R, false);
+    ask(&on_gpu, out[1], x, position, which, live, R, false);
+    ask(&on_gpu, out[2], x, position, which, live, R, true);
+    for (uint32_t r = 0; r < R; r++)
+        ask(&on_gpu, out[3] + r * width, x + r * width, &position[r], &which[r], &live[r], 1, r % 2);
+    snprintf(what, sizeof what, "%s, %u/%u heads of %u, window %u", dtype_get(c.type)->name,
+             c.n_heads, c.n_kv_heads, c.n_head, c.window);
+    double d = distance(out[1], out[0], n);
+    if (!(d < 1e-11)) fail_msg("%s: %.2e from the cpu", what, d);
+    assert_true(same_bits(what, out[1], out[2], n));
+    assert_true(same_bits(what, out[1], out[3], n));
+    pools_close(&on_cpu);
+    pools_close(&on_gpu);
+    for (int i = 0; i < 4; i++) free(out[i]);
+    free(x);
+}
+
+static void attention_is_near_and_alone(void **state)
+{
+    (void)state;
+    static const attention_case cases[] = {
+        {DT_F16, 32, 8, 128, 0}, {DT_F32, 4, 4, 64, 0},  {DT_BF16, 8, 1, 128, 0}, {DT_F16, 12, 1, 32, 0},
+        {DT_F16, 6, 2, 80, 0},   {DT_F16, 3, 3, 7, 0},   {DT_F32, 2, 1, 256, 0},  {DT_F16, 4, 2, 512, 0},
+        {DT_F16, 8, 2, 128, 1},  {DT_F16, 8, 2, 64, 100}, {DT_BF16, 8, 8, 48, 300}, {DT_F32, 16, 1, 72, 256},
+    };
+    for (uint32_t i = 0; i < sizeof cases / sizeof *cases; i++) check(cases[i]);
+}
+
+/* Rounding to the cache type as the cpu rounds, dead rows write nothing, blocks copied and wiped. */
+static void pools_hold_what_the_cpus_hold(void **state)
+{
+    (void)state;
+    static const dtype types[] = {DT_F32, DT_F16, DT_BF16};
+    for (int t = 0; t < 3; t++) {
+        attention_case c = {types[t], 4, 2, 40, 0};
+        pools p[2];
+        pools_open(&p[0], &cpu, c, 9);
+        pools_open(&p[1], &gpu, c, 9);
+        char *bytes[2] = {malloc(p[0].pool_bytes), malloc(p[0].pool_bytes)};
+        for (int k = 0; k < 2; k++) {
+            const side *on = p[k].on;
+            static const uint32_t position = 5, table = 0;
+            static const uint8_t dead = 0;
+            float junk[80] = {1};
+            row_args rows = rows_on(on, &position, &table, &dead, 1, 0);
+            dev_ptr j = side_put(on, junk, sizeof junk);
+            assert_int_equal(on->b->kv_write(on->q, &p[k].kv, j, j, &rows, 1), ST_OK);
+            assert_int_equal(on->b->kv_copy_block(on->q, &p[k].kv, 4, 9, 21), ST_OK);
+            assert_int_equal(on->b->kv_wipe_block(on->q, &p[k].kv, 2), ST_OK);
+            side_get(on, bytes[k], p[k].kv.v, p[k].pool_bytes);
+            rows_free(on, &rows, 1);
+            side_free(on, j, sizeof junk);
+        }
+        assert_memory_equal(bytes[0], bytes[1], p[0].pool_bytes);
+        for (int k = 0; k < 2; k++) {
+            free(bytes[k]);
+            pools_close(&p[k]);
+        }
+    }
+}
+
+int main(void)
+{
+    if (!gpu_begin(&cpu, &gpu, 300)) return 0;
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(attention_is_near_and_alone),
+        cmocka_unit_test(pools_hold_what_the_cpus_hold),
+    };
+    int failed = cmocka_run_group_tests_name("gpu attention", tests, NULL, NULL);
+    gpu_end(&cpu, &gpu);
+    return failed;
+}

@@ -1,0 +1,218 @@
+/* Products on the GPU: near the cpu's, and the same bits for a row whatever stands beside it and
+ * whichever kernel takes it (one row, up to 16, prompts). */
+#include "tests/support/gpu_check.h"
+#include "tests/support/tap.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static side cpu, gpu;
+
+static const dtype types[] = {DT_F32, DT_F16, DT_BF16, DT_Q8_0};
+
+/* A matrix on one side. */
+static dev_weight weight_on(const side *s, const void *stored, dtype type, uint32_t n_in, uint32_t n_out)
+{
+    errmsg e = {0};
+    dev_weight w;
+    if (s->b->weight_open(s->d, &w, stored, type, n_in, n_out, &e) != ST_OK) fail_msg("%s", e.text);
+    return w;
+}
+
+/* out [n_rows, n_out] of the rows x. */
+static void multiply(const side *s, float *out, const dev_weight *w, const float *x,
+                     const float *bias, uint32_t n_rows)
+{
+    uint64_t x_bytes = 4ull * n_rows * w->n_in, out_bytes = 4ull * n_rows * w->n_out;
+    memset(out, 0xff, out_bytes);
+    dev_ptr xs = side_put(s, x, x_bytes), to = side_put(s, out, out_bytes), b = {0};
+    if (bias != NULL) b = side_put(s, bias, 4ull * w->n_out);
+    assert_int_equal(s->b->matmul(s->q, to, w, xs, b, n_rows), ST_OK);
+    side_get(s, out, to, out_bytes);
+    side_free(s, xs, x_bytes);
+    side_free(s, to, out_bytes);
+    side_free(s, b, 4ull * w->n_out);
+}
+
+static void near_cpu(seeded *s, dtype type, uint32_t n_in, uint32_t n_out, uint32_t n_rows)
+{
+    void *base;
+    uint64_t n = (uint64_t)n_out * n_rows;
+    const void *stored = seeded_stored(s, type, (uint64_t)n_in * n_out, 2, &base);
+    float *x = seeded_floats(s, (uint64_t)n_in * n_rows, 3), *bias = seeded_floats(s, n_out, 2);
+    float *want = malloc(n * 4), *got = malloc(n * 4);
+    dev_weight wc = weight_on(&cpu, stored, type, n_in, n_out);
+    dev_weight wg = weight_on(&gpu, stored, type, n_in, n_out);
+    multiply(&cpu, want, &wc, x, bias, n_rows);
+    multiply(&gpu, got, &wg, x, bias, n_rows);
+    double d = distance(got, want, n), most = type == DT_F32 ? 1e-12 : 5e-7;
+    if (!(d <= most))
+        fail_msg("%s %u x %u, %u rows: %.2e", dtype_get(type)->name, n_in, n_out, n_rows, d);
+    free(base);
+    free(x);
+    free(bias);
+    free(want);
+    free(got);
+}
+
+static void products_are_near_the_cpus(void **state)
+{
+    (void)state;
+    static const uint32_t shapes[][3] = {{32, 1, 1},     {32, 8, 2},    {64, 9, 16},   {96, 130, 17},
+                                         {2048, 257, 1}, {4096, 64, 5}, {4128, 40, 33}, {14336, 64, 3},
+                                         {8224, 130, 130}, {32768, 16, 20}};
+    seeded s = {1};
+    for (int t = 0; t < 4; t++) {
+        for (uint32_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
+            near_cpu(&s, types[t], shapes[i][0], shapes[i][1], shapes[i][2]);
+    }
+    for (int t = 0; t < 3; t++) { /* ends of rows that are no whole blocks */
+        near_cpu(&s, types[t], 1, 1, 1);
+        near_cpu(&s, types[t], 37, 5, 3);
+        near_cpu(&s, types[t], 1003, 71, 19);
+    }
+}
+
+#define ROWS 70u
+
+/* Every row alone is the reference; then batches of all sizes, at all offsets. */
+static void same_bits_for(seeded *s, dtype type, uint32_t n_in, uint32_t n_out)
+{
+    static const uint32_t batches[] = {2, 3, 8, 9, 15, 16, 17, 31, 64, 70};
+    void *base;
+    char what[96];
+    const void *stored = seeded_stored(s, type, (uint64_t)n_in * n_out, 8, &base);
+    float *x = seeded_floats(s, (uint64_t)n_in * ROWS, 12), *bias = seeded_floats(s, n_out, 6);
+    float *alone = malloc(4ull * n_out * ROWS), *got = malloc(4ull * n_out * ROWS);
+    dev_weight w = weight_on(&gpu, stored, type, n_in, n_out);
+    for (uint32_t r = 0; r < ROWS; r++)
+        multiply(&gpu, alone + (uint64_t)r * n_out, &w, x + (uint64_t)r * n_in, bias, 1);
+    for (uint32_t i = 0; i < sizeof batches / sizeof *batches; i++) {
+        uint32_t n = batches[i], at = seeded_below(s, ROWS - n + 1);
+        multiply(&gpu, got, &w, x + (uint64_t)at * n_in, bias, n);
+        snprintf(what, sizeof what, "%s %u x %u, rows %u to %u", dtype_get(type)->name, n_in, n_out,
+                 at, at + n - 1);
+        assert_true(same_bits(what, alone + (uint64_t)at * n_out, got, (uint64_t)n * n_out));
+    }
+    free(base);
+    free(x);
+    free(bias);
+    free(alone);
+    free(got);
+}
+
+static void a_row_does_not_see_its_neighbours(void **state)
+{
+    (void)state;
+    static const uint32_t shapes[][2] = {{32, 8}, {256, 100}, {4096, 1000}, {8224, 264}, {14336, 300},
+                                         {28672, 40}, {40000, 24}};
+    seeded s = {2};
+    for (int t = 0; t < 4; t++) {
+        for (uint32_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
+            same_bits_for(&s, types[t], shapes[i][0], shapes[i][1]);
+    }
+}
+
+/* More rows than scratch holds at once, and outputs for every block of a prompt's grid. */
+static void long_prompts_are_cut_without_a_trace(void **state)
+{
+    (void)state;
+    const uint32_t n_in = 14336, n_out = 140, n_rows = 2500;
+    seeded s = {3};
+    void *base;
+    const void *stored = seeded_stored(&s, DT_Q8_0, (uint64_t)n_in * n_out, 4, &base);
+    float *x = seeded_floats(&s, (uint64_t)n_in * n_rows, 6);
+    float *all = malloc(4ull * n_out * n_rows), *some = malloc(4ull * n_out * 16);
+    dev_weight w = weight_on(&gpu, stored, DT_Q8_0, n_in, n_out);
+    multiply(&gpu, all, &w, x, NULL, n_rows);
+    for (uint32_t r = 0; r + 16 <= n_rows; r += 207) {
+        multiply(&gpu, some, &w, x + (uint64_t)r * n_in, NULL, 16);
+        assert_true(same_bits("16 of a prompt", some, all + (uint64_t)r * n_out, 16ull * n_out));
+    }
+    free(base);
+    free(x);
+    free(all);
+    free(some);
+}
+
+/* NaN, infinity, zeros and tiny rows stay what they are and in their own row. */
+static void special_rows_stay_alone(void **state)
+{
+    (void)state;
+    const uint32_t n_in = 512, n_out = 48, n_rows = 20;
+    seeded s = {4};
+    for (int t = 0; t < 4; t++) {
+        void *base;
+        const void *stored = seeded_stored(&s, types[t], (uint64_t)n_in * n_out, 2, &base);
+        float *x = seeded_floats(&s, (uint64_t)n_in * n_rows, 3);
+        float *clean = malloc(4ull * n_out * n_rows), *got = malloc(4ull * n_out * n_rows);
+        dev_weight w = weight_on(&gpu, stored, types[t], n_in, n_out);
+        multiply(&gpu, clean, &w, x, NULL, n_rows);
+        x[3 * n_in + 7] = NAN;
+        x[9 * n_in + 500] = INFINITY;
+        memset(x + 11 * n_in, 0, n_in * 4);
+        for (uint32_t i = 0; i < n_in; i++) x[12 * n_in + i] *= 0x1p-100f;
+        multiply(&gpu, got, &w, x, NULL, n_rows);
+        for (uint32_t r = 0; r < n_rows; r++) {
+            const float *a = clean + r * n_out, *b = got + r * n_out;
+            for (uint32_t o = 0; o < n_out; o++) {
+                if (r == 3 || r == 9) assert_false(isfinite(b[o]));
+                else if (r == 11) assert_true(b[o] == 0);
+                else if (r == 12) assert_true(b[o] == a[o] * 0x1p-100f);
+                else assert_true(memcmp(a + o, b + o, 4) == 0);
+            }
+        }
+        free(base);
+        free(x);
+        free(clean);
+        free(got);
+    }
+}
+
+/* The same input for several products is prepared once; written in between, it is prepared anew. */
+static void prepared_rows_are_never_stale(void **state)
+{
+    (void)state;
+    const uint32_t n = 256, n_rows = 5;
+    seeded s = {5};
+    void *base;
+    const void *stored = seeded_stored(&s, DT_F16, (uint64_t)n * n, 2, &base);
+    float *x = seeded_floats(&s, (uint64_t)n * n_rows, 3), want[5 * 256], got[5 * 256];
+    dev_weight w = weight_on(&gpu, stored, DT_F16, n, n);
+    multiply(&gpu, got, &w, x, NULL, n_rows);
+    multiply(&gpu, want, &w, got, NULL, n_rows);
+    multiply(&gpu, got, &w, want, NULL, n_rows);
+    memcpy(want, got, sizeof want);
+    dev_ptr a = side_put(&gpu, x, sizeof want), b = side_put(&gpu, NULL, sizeof want), none = {0};
+    assert_int_equal(gpu.b->matmul(gpu.q, b, &w, a, none, n_rows), ST_OK);
+    assert_int_equal(gpu.b->matmul(gpu.q, a, &w, b, none, n_rows), ST_OK); /* a is written */
+    assert_int_equal(gpu.b->matmul(gpu.q, b, &w, a, none, n_rows), ST_OK);
+    side_get(&gpu, got, b, sizeof got);
+    assert_true(same_bits("three in a row", want, got, n * n_rows));
+    assert_int_equal(gpu.b->matmul(gpu.q, b, &w, a, none, n_rows), ST_OK);
+    assert_int_equal(gpu.b->add(gpu.q, a, a, n * n_rows), ST_OK);
+    assert_int_equal(gpu.b->matmul(gpu.q, b, &w, a, none, n_rows), ST_OK);
+    side_get(&gpu, got, b, sizeof got);
+    for (uint32_t i = 0; i < n * n_rows; i++) assert_true(got[i] == 2 * want[i]);
+    side_free(&gpu, a, sizeof want);
+    side_free(&gpu, b, sizeof want);
+    free(base);
+    free(x);
+}
+
+int main(void)
+{
+    if (!gpu_begin(&cpu, &gpu, 300)) return 0;
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(products_are_near_the_cpus),
+        cmocka_unit_test(a_row_does_not_see_its_neighbours),
+        cmocka_unit_test(long_prompts_are_cut_without_a_trace),
+        cmocka_unit_test(special_rows_stay_alone),
+        cmocka_unit_test(prepared_rows_are_never_stale),
+    };
+    int failed = cmocka_run_group_tests_name("gpu matmul", tests, NULL, NULL);
+    gpu_end(&cpu, &gpu);
+    return failed;
+}
