@@ -42,7 +42,8 @@ static status tokenize(const common_options *c, const char *text, const char *fi
         s = errmsg_set(e, ST_BAD_MODEL, "%s has no vocabulary (tokenizer.ggml.tokens)", c->model);
         goto done;
     }
-    TRY_DONE(s, tokenizer_open(&words, g, (uint32_t)n_vocab, e));
+    tokenizer_options words_how = {.any_pre = c->any_pre};
+    TRY_DONE(s, tokenizer_open_with(&words, g, (uint32_t)n_vocab, words_how, e));
     TRY_DONE(s, tokenizer_encode(words, given.text, given.bytes, how, &ids, &n, e));
     TRY_DONE(s, print_ids(ids, n, e));
 done:

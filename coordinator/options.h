@@ -44,6 +44,7 @@ typedef struct {
     plan_request plan;                      /* --ctx, --sessions, --kv-bytes, --kv-type */
     uint32_t n_threads;                     /* --threads */
     const char *isa;                        /* --isa auto|ref|avx2|avx512; NULL: auto */
+    bool any_pre;                           /* --any-pre-tokenizer */
     const char *run_dir;                    /* --run-dir */
     const char *stage_program;              /* --stage-program */
     double start_timeout_s, hang_timeout_s; /* --start-timeout, --hang-timeout */

@@ -32,6 +32,9 @@ void options_shared(option out[N_SHARED], common_options *c, shared_texts *t)
         {"isa", 0, OPTION_TEXT, "NAME",
          "instruction set: auto, ref, avx2 or avx512; the bits are the same. Default: auto",
          &c->isa, 0, 0},
+        {"any-pre-tokenizer", 0, OPTION_FLAG, NULL,
+         "take the default pre-tokenizer where the file's own is not known. Default: refused",
+         &c->any_pre, 0, 0},
         {"run-dir", 0, OPTION_TEXT, "DIR",
          "where runs keep their private folders.\nDefault: $XDG_RUNTIME_DIR/memra-pp, else "
          "/tmp/memra-pp-UID",

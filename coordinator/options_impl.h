@@ -26,7 +26,7 @@ typedef struct {
     float start_timeout_s, hang_timeout_s;
 } shared_texts;
 
-#define N_SHARED 15u
+#define N_SHARED 16u
 
 /* The options of all commands, writing into *c and *t. */
 void options_shared(option out[N_SHARED], common_options *c, shared_texts *t);

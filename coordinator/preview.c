@@ -8,7 +8,7 @@
 status preview_open(preview *out, const common_options *c, errmsg *e)
 {
     status s;
-    *out = (preview){0};
+    *out = (preview){.any_pre = c->any_pre};
     TRY(options_model(c, e));
     TRY_DONE(s, options_open_model(c, &out->file, e));
     out->model = malloc(sizeof *out->model);
@@ -26,7 +26,8 @@ done:
 
 status preview_words(preview *p, errmsg *e)
 {
-    return tokenizer_open(&p->words, p->file, p->model->n_vocab, e);
+    tokenizer_options how = {.any_pre = p->any_pre};
+    return tokenizer_open_with(&p->words, p->file, p->model->n_vocab, how, e);
 }
 
 void preview_close(preview *p)

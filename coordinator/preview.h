@@ -12,6 +12,7 @@ typedef struct {
     model_desc *model;
     plan *plan;
     tokenizer *words; /* NULL until preview_words */
+    bool any_pre;     /* --any-pre-tokenizer */
 } preview;
 
 /* Read the file that the options name, describe it and plan the run. Errors as options_model,

@@ -111,8 +111,8 @@ typedef struct {
     status (*weights_from_host)(backend_device *d, dev_ptr *out, const void *host, uint64_t bytes,
                                 errmsg *e);
     /* The same for a matrix of n_out rows of n_in values, as the file stores them: cpu in place;
-     * cuda uploads it and orders it for its kernels (the same host address again: the same
-     * weight). Waits. ST_RESOURCES: no memory; host is no longer needed then or afterwards. */
+     * cuda uploads it and orders it for its kernels, waits for that and no longer needs host; the weight
+     * is the device's until it closes. ST_RESOURCES: no memory. */
     status (*weight_open)(backend_device *d, dev_weight *out, const void *host, dtype type,
                           uint32_t n_in, uint32_t n_out, errmsg *e);
 

@@ -239,6 +239,11 @@ static status fill(void *ctx, const weight_item *item, errmsg *e)
         break;
     case AS_MATRIX:
     case AS_EMBEDDING:
+        if (item->part->use == AS_MATRIX && t == o->model->token_embd.t &&
+            c->w->token_embd.data.addr != 0) {
+            *(dev_weight *)item->to = c->w->token_embd; /* a tied head */
+            break;
+        }
         TRY(o->backend->weight_open(o->device, item->to, host, t->type, (uint32_t)t->dim[0],
                                     (uint32_t)t->dim[1], e));
         break;

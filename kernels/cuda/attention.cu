@@ -35,6 +35,7 @@ template <> __device__ __forceinline__ __nv_bfloat16 from_f32(float v)
 
 template <typename T> static __global__ void kv_write(const cuda_kv kv, const float *k, const float *v)
 {
+    kernel_begin();
     uint32_t r = blockIdx.x, h = blockIdx.y, n = kv.n_head;
     if (kv.live[r] == 0) return;
     uint32_t p = kv.position[r];
@@ -52,12 +53,10 @@ cudaError_t cuda_launch_kv_write(cudaStream_t s, const cuda_kv *kv, const float 
 {
     dim3 grid(n_rows, kv->n_kv_heads);
     if (kv->type == DT_F32)
-        kv_write<float><<<grid, 128, 0, s>>>(*kv, k, v);
-    else if (kv->type == DT_F16)
-        kv_write<__half><<<grid, 128, 0, s>>>(*kv, k, v);
-    else
-        kv_write<__nv_bfloat16><<<grid, 128, 0, s>>>(*kv, k, v);
-    return cudaGetLastError();
+        return start(kv_write<float>, grid, 128, 0, s, *kv, k, v);
+    if (kv->type == DT_F16)
+        return start(kv_write<__half>, grid, 128, 0, s, *kv, k, v);
+    return start(kv_write<__nv_bfloat16>, grid, 128, 0, s, *kv, k, v);
 }
 
 // --- attention ---
@@ -268,6 +267,7 @@ template <typename T> static __global__ void __launch_bounds__(256) attention(co
 {
     __shared__ block_state b;
     extern __shared__ __align__(16) float floats[]; // queries, then outputs
+    kernel_begin();
     uint32_t n = a.kv.n_head, group = a.n_heads / a.kv.n_kv_heads;
     uint32_t kv_head = blockIdx.y / a.n_sub, sub = blockIdx.y % a.n_sub;
     uint32_t head0 = kv_head * group + sub * a.heads_per_block;
@@ -288,6 +288,7 @@ template <typename T> static __global__ void __launch_bounds__(256) attention(co
 
 static __global__ void attention_merge(const attention_args a)
 {
+    kernel_begin();
     uint32_t r = blockIdx.x, h = blockIdx.y, n = a.kv.n_head, p = a.kv.position[r];
     float *out = a.out + ((uint64_t)r * a.n_heads + h) * n;
     uint32_t first = a.window != 0 && p >= a.window ? p + 1 - a.window : 0;
@@ -341,11 +342,9 @@ template <typename T> static cudaError_t launch(cudaStream_t s, const attention_
     if (e != cudaSuccess) return e;
     dim3 grid((a.n_rows + a.rows_per_block - 1) / a.rows_per_block, a.kv.n_kv_heads * a.n_sub,
               a.n_cells > 0 ? min(a.n_cells, 64u) : 1u);
-    attention<T><<<grid, 256, bytes, s>>>(a);
-    e = cudaGetLastError();
+    e = start(attention<T>, grid, 256, bytes, s, a);
     if (e != cudaSuccess || a.n_cells == 0) return e;
-    attention_merge<<<dim3(a.n_rows, a.n_heads), min(a.kv.n_head, 256u), 0, s>>>(a);
-    return cudaGetLastError();
+    return start(attention_merge, dim3(a.n_rows, a.n_heads), min(a.kv.n_head, 256u), 0, s, a);
 }
 
 cudaError_t cuda_launch_attention(cudaStream_t s, float *out, const float *x, const cuda_kv *kv,

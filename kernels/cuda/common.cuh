@@ -97,6 +97,33 @@ __device__ __forceinline__ void bulk_copy(void *to, const void *from, uint32_t b
                  : "memory");
 }
 
+// --- launches: a kernel may be made ready while the one before it on the stream still runs ---
+
+// First in every kernel: the next may be made ready; nothing is read or written before the kernels in
+// front are done.
+__device__ __forceinline__ void kernel_begin()
+{
+    asm volatile("griddepcontrol.launch_dependents;");
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+}
+
+template <class... P, class... A>
+static inline cudaError_t start(void (*kernel)(P...), dim3 grid, uint32_t threads, uint32_t shared_bytes,
+                                cudaStream_t s, A... args)
+{
+    cudaLaunchAttribute early = {};
+    early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    early.val.programmaticStreamSerializationAllowed = 1;
+    cudaLaunchConfig_t config = {};
+    config.gridDim = grid;
+    config.blockDim = dim3(threads);
+    config.dynamicSmemBytes = shared_bytes;
+    config.stream = s;
+    config.attrs = &early;
+    config.numAttrs = 1;
+    return cudaLaunchKernelEx(&config, kernel, static_cast<P>(args)...);
+}
+
 // --- stored forms: the four operand registers of a block (two k16 steps) for one lane ---
 
 struct form_f16 {

@@ -12,6 +12,7 @@ static uint32_t blocks_of(uint64_t n)
 
 static __global__ void silu_mul(float *out, const float *gate, const float *up, uint64_t n)
 {
+    kernel_begin();
     uint64_t i = (uint64_t)blockIdx.x * THREADS + threadIdx.x;
     if (i >= n) return;
     float g = gate[i];
@@ -21,12 +22,12 @@ static __global__ void silu_mul(float *out, const float *gate, const float *up, 
 cudaError_t cuda_launch_silu_mul(cudaStream_t s, float *out, const float *gate, const float *up,
                                  uint64_t n)
 {
-    silu_mul<<<blocks_of(n), THREADS, 0, s>>>(out, gate, up, n);
-    return cudaGetLastError();
+    return start(silu_mul, blocks_of(n), THREADS, 0, s, out, gate, up, n);
 }
 
 static __global__ void gelu_mul(float *out, const float *gate, const float *up, uint64_t n)
 {
+    kernel_begin();
     uint64_t i = (uint64_t)blockIdx.x * THREADS + threadIdx.x;
     if (i >= n) return;
     float g = gate[i], a = __fmaf_rn(__fmul_rn(g, g), GELU_C3, GELU_C1);
@@ -36,25 +37,25 @@ static __global__ void gelu_mul(float *out, const float *gate, const float *up, 
 cudaError_t cuda_launch_gelu_mul(cudaStream_t s, float *out, const float *gate, const float *up,
                                  uint64_t n)
 {
-    gelu_mul<<<blocks_of(n), THREADS, 0, s>>>(out, gate, up, n);
-    return cudaGetLastError();
+    return start(gelu_mul, blocks_of(n), THREADS, 0, s, out, gate, up, n);
 }
 
 static __global__ void add(float *x, const float *y, uint64_t n)
 {
+    kernel_begin();
     uint64_t i = (uint64_t)blockIdx.x * THREADS + threadIdx.x;
     if (i < n) x[i] = __fadd_rn(x[i], y[i]);
 }
 
 cudaError_t cuda_launch_add(cudaStream_t s, float *x, const float *y, uint64_t n)
 {
-    add<<<blocks_of(n), THREADS, 0, s>>>(x, y, n);
-    return cudaGetLastError();
+    return start(add, blocks_of(n), THREADS, 0, s, x, y, n);
 }
 
 static __global__ void rope(float *x, const float *cos, const float *sin, uint32_t n_pairs,
                             bool neox, uint32_t n_heads, uint32_t n_head, uint64_t n)
 {
+    kernel_begin();
     uint64_t i = (uint64_t)blockIdx.x * THREADS + threadIdx.x;
     if (i >= n) return;
     uint32_t p = (uint32_t)(i % n_pairs);
@@ -71,13 +72,13 @@ cudaError_t cuda_launch_rope(cudaStream_t s, float *x, const float *cos, const f
 {
     uint64_t n = (uint64_t)n_rows * n_heads * (n_rot / 2);
     if (n == 0) return cudaSuccess;
-    rope<<<blocks_of(n), THREADS, 0, s>>>(x, cos, sin, n_rot / 2, neox, n_heads, n_head, n);
-    return cudaGetLastError();
+    return start(rope, blocks_of(n), THREADS, 0, s, x, cos, sin, n_rot / 2, neox, n_heads, n_head, n);
 }
 
 static __global__ void __launch_bounds__(256)
     check_finite(uint8_t *flags, const float *x, uint32_t n)
 {
+    kernel_begin();
     const float *row = x + (uint64_t)blockIdx.x * n;
     bool bad = false;
     for (uint32_t i = threadIdx.x; i < n; i += 256)
@@ -89,6 +90,5 @@ static __global__ void __launch_bounds__(256)
 cudaError_t cuda_launch_check_finite(cudaStream_t s, uint8_t *flags, const float *x, uint32_t n,
                                      uint32_t n_rows)
 {
-    check_finite<<<n_rows, 256, 0, s>>>(flags, x, n);
-    return cudaGetLastError();
+    return start(check_finite, n_rows, 256, 0, s, flags, x, n);
 }

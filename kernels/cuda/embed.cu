@@ -21,6 +21,7 @@ static __device__ float weight_value(const cuda_matrix &w, uint32_t o, uint32_t 
 static __global__ void embed(float *out, const cuda_matrix table, const uint32_t *tokens,
                              float scale)
 {
+    kernel_begin();
     uint32_t r = blockIdx.x, token = tokens[r];
     for (uint32_t i = threadIdx.x; i < table.n_in; i += blockDim.x) {
         float v = weight_value(table, token, i);
@@ -31,6 +32,5 @@ static __global__ void embed(float *out, const cuda_matrix table, const uint32_t
 cudaError_t cuda_launch_embed(cudaStream_t s, float *out, const cuda_matrix *table,
                               const uint32_t *tokens, float scale, uint32_t n_rows)
 {
-    embed<<<n_rows, 256, 0, s>>>(out, *table, tokens, scale);
-    return cudaGetLastError();
+    return start(embed, n_rows, 256, 0, s, out, *table, tokens, scale);
 }

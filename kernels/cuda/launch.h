@@ -72,7 +72,8 @@ cudaError_t cuda_matmul_setup(void);
 /* --- products; out f32 [n_rows, n_out], bias f32 [n_out] or NULL --- */
 
 /* x f32 [n_rows, n] to f16 in the order of the tensor core's first operand, rows in groups of 16:
- * [n_rows/16][n/16][32 lanes][8 x f16], ends zero; exponents[r]: the row was scaled by 2^that. */
+ * [n_rows/16][n/16][32 lanes][8 x f16], ends zero; up to 8 rows: one group of [n/16][32 lanes]
+ * [4 x f16]. exponents[r]: the row was scaled by 2^that. */
 cudaError_t cuda_prepare_rows(cudaStream_t s, void *prepared, int32_t *exponents, const float *x,
                               uint32_t n, uint32_t n_rows);
 /* One row, from f32. */
@@ -82,7 +83,7 @@ cudaError_t cuda_matmul_one(cudaStream_t s, float *out, const cuda_matrix *w, co
 cudaError_t cuda_matmul_few(cudaStream_t s, float *out, const cuda_matrix *w, const void *prepared,
                             const int32_t *exponents, const float *bias, uint32_t n_rows,
                             uint32_t n_sms);
-/* Any number of prepared rows. */
+/* More than 8 prepared rows. */
 cudaError_t cuda_matmul_many(cudaStream_t s, float *out, const cuda_matrix *w, const void *prepared,
                              const int32_t *exponents, const float *bias, uint32_t n_rows);
 cudaError_t cuda_matmul_f32(cudaStream_t s, float *out, const cuda_matrix *w, const float *x,

@@ -3,14 +3,14 @@
 // segments, that many neighbouring warps share a tile, and the first of them adds.
 #include "kernels/cuda/common.cuh"
 
-static constexpr uint32_t WARPS = 8, CHUNK = 4352, SLOTS = 8, SHARED_MAX = 227 * 1024;
+static constexpr uint32_t WARPS = 8, SLOTS = 8, SHARED_MAX = 227 * 1024;
 static constexpr uint32_t FIXED = WARPS * SLOTS * 8 + 2 * WARPS * 32 * 16 + 64;
 
 struct decode_args {
     float *out;
     const char *w;
-    const float *x;          // one row, or
-    const uint4 *prepared;   // a group of 16
+    const float *x;       // one row, or
+    const void *prepared; // one group of rows
     const int32_t *exponents;
     const float *bias;
     uint32_t n_in, n_out, n_rows, n_segments, n_stages;
@@ -18,36 +18,85 @@ struct decode_args {
     bool x_shared; // prepared rows are copied to shared memory
 };
 
-template <class form> struct ring_of {
-    static constexpr uint32_t step = CHUNK / form::bytes; // blocks a copy
+// A ring's slot: blocks that one bulk copy brings, about 4 KB; less where the rows need room.
+template <class form, int ROWS> struct ring_of {
+    static constexpr uint32_t step = (ROWS == 16 ? 2176u : 4352u) / form::bytes;
     static constexpr uint32_t bytes = step * form::bytes;
 };
 
-// The row's largest magnitude, then its values in the order of the loop below: for each k16 step
-// four lanes of 8 bytes.
-static __device__ int take_row(uint2 *xs, const float *x, uint32_t n, uint32_t n_blocks,
+// The row's values in the order of the loop below: for each k16 step four lanes of 8 bytes, lane q
+// those of k = 2q, 2q + 1, 2q + 8, 2q + 9.
+static __device__ __forceinline__ void put_pair(uint32_t *xs, uint32_t k, uint32_t pair)
+{
+    xs[(k / 16 * 4 + k % 8 / 2) * 2 + k % 16 / 8] = pair;
+}
+
+// Take the row to shared memory, scaled; its exponent is returned. All of a row of up to 16384 values
+// is read at once and kept in registers.
+static __device__ int take_row(uint32_t *xs, const float *x, uint32_t n, uint32_t n_blocks,
                                uint32_t *room)
 {
-    uint32_t largest = 0;
+    constexpr uint32_t QUADS = 16;
+    uint32_t largest = 0, n_quads = n_blocks * 8;
+    if (n % 4 == 0 && n_quads <= QUADS * 256 && (uintptr_t)x % 16 == 0) {
+        float4 v[QUADS];
+#pragma unroll
+        for (uint32_t j = 0; j < QUADS; j++) {
+            uint32_t i = j * 256 + threadIdx.x;
+            v[j] = i < n / 4 ? ((const float4 *)x)[i] : make_float4(0, 0, 0, 0);
+        }
+#pragma unroll
+        for (uint32_t j = 0; j < QUADS; j++) {
+            largest = max(largest, max(magnitude_bits(v[j].x), magnitude_bits(v[j].y)));
+            largest = max(largest, max(magnitude_bits(v[j].z), magnitude_bits(v[j].w)));
+        }
+        int exponent = cuda_scale_exponent(block_max(largest, room));
+        float scale = pow2(exponent);
+#pragma unroll
+        for (uint32_t j = 0; j < QUADS; j++) {
+            uint32_t i = j * 256 + threadIdx.x;
+            if (i >= n_quads) continue;
+            put_pair(xs, i * 4, scaled_pair(v[j].x, v[j].y, scale));
+            put_pair(xs, i * 4 + 2, scaled_pair(v[j].z, v[j].w, scale));
+        }
+        return exponent;
+    }
     for (uint32_t i = threadIdx.x; i < n; i += 256) largest = max(largest, magnitude_bits(x[i]));
     int exponent = cuda_scale_exponent(block_max(largest, room));
     float scale = pow2(exponent);
-    for (uint32_t i = threadIdx.x; i < n_blocks * 8; i += 256) {
-        uint32_t k = i / 4 * 16 + i % 4 * 2;
-        float v[4];
-        for (int j = 0; j < 4; j++) {
-            uint32_t at = k + j / 2 * 8 + j % 2;
-            v[j] = at < n ? x[at] : 0.0f;
-        }
-        xs[i] = make_uint2(scaled_pair(v[0], v[1], scale), scaled_pair(v[2], v[3], scale));
+    for (uint32_t i = threadIdx.x; i < n_blocks * 16; i += 256) {
+        uint32_t k = i * 2;
+        put_pair(xs, k, scaled_pair(k < n ? x[k] : 0, k + 1 < n ? x[k + 1] : 0, scale));
     }
     return exponent;
 }
 
-template <class form, bool ONE> __global__ void __launch_bounds__(256, 1)
+// Two k16 steps: a block of weights with the rows of x from `step` on.
+template <class form, int ROWS>
+static __device__ __forceinline__ void multiply(float d[4], const char *block, const char *x,
+                                                uint32_t step, uint32_t lane)
+{
+    uint4 w = form::operand(block, lane);
+    if (ROWS == 16) {
+        uint4 x0 = ((const uint4 *)x)[step * 32 + lane], x1 = ((const uint4 *)x)[step * 32 + 32 + lane];
+        mma_step(d, x0.x, x0.y, x0.z, x0.w, w.x, w.y);
+        mma_step(d, x1.x, x1.y, x1.z, x1.w, w.z, w.w);
+        return;
+    }
+    uint2 x0 = make_uint2(0, 0), x1 = x0;
+    if (ROWS == 8 || lane < 4) {
+        constexpr uint32_t lanes = ROWS == 8 ? 32 : 4;
+        x0 = ((const uint2 *)x)[step * lanes + lane];
+        x1 = ((const uint2 *)x)[step * lanes + lanes + lane];
+    }
+    mma_step(d, x0.x, 0, x0.y, 0, w.x, w.y);
+    mma_step(d, x1.x, 0, x1.y, 0, w.z, w.w);
+}
+
+template <class form, int ROWS> __global__ void __launch_bounds__(256, 1)
     matmul_decode(const decode_args a)
 {
-    using ring = ring_of<form>;
+    using ring = ring_of<form, ROWS>;
     extern __shared__ __align__(128) char shared[];
     uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     uint64_t *full = (uint64_t *)shared + warp * SLOTS;
@@ -93,12 +142,14 @@ template <class form, bool ONE> __global__ void __launch_bounds__(256, 1)
 
     asm volatile("griddepcontrol.wait;" ::: "memory");
     int exponent = 0;
-    const uint4 *x16 = a.prepared;
-    if (ONE) {
-        exponent = take_row((uint2 *)xs, a.x, a.n_in, n_blocks, room);
+    const char *x = (const char *)a.prepared;
+    if (ROWS == 1) {
+        exponent = take_row((uint32_t *)xs, a.x, a.n_in, n_blocks, room);
+        x = xs;
     } else if (a.x_shared) {
-        for (uint32_t i = threadIdx.x; i < n_blocks * 64; i += 256) ((uint4 *)xs)[i] = x16[i];
-        x16 = (const uint4 *)xs;
+        for (uint32_t i = threadIdx.x; i < n_blocks * ROWS * 4; i += 256)
+            ((uint4 *)xs)[i] = ((const uint4 *)x)[i];
+        x = xs;
     }
     __syncthreads();
 
@@ -110,22 +161,13 @@ template <class form, bool ONE> __global__ void __launch_bounds__(256, 1)
             uint32_t step = (begin + c * ring::step) * 2;
             const char *block = slots + slot * ring::bytes;
             barrier_wait(full + slot, parity);
-#pragma unroll 4
-            for (uint32_t j = 0; j < n; j++, block += form::bytes, step += 2) {
-                uint4 w = form::operand(block, lane);
-                if (ONE) {
-                    uint2 x0 = make_uint2(0, 0), x1 = x0;
-                    if (lane < 4) {
-                        x0 = ((const uint2 *)xs)[step * 4 + lane];
-                        x1 = ((const uint2 *)xs)[step * 4 + 4 + lane];
-                    }
-                    mma_step(d, x0.x, 0, x0.y, 0, w.x, w.y);
-                    mma_step(d, x1.x, 0, x1.y, 0, w.z, w.w);
-                } else {
-                    uint4 x0 = x16[step * 32 + lane], x1 = x16[step * 32 + 32 + lane];
-                    mma_step(d, x0.x, x0.y, x0.z, x0.w, w.x, w.y);
-                    mma_step(d, x1.x, x1.y, x1.z, x1.w, w.z, w.w);
-                }
+            if (n == ring::step) {
+#pragma unroll
+                for (uint32_t j = 0; j < ring::step; j++)
+                    multiply<form, ROWS>(d, block + j * form::bytes, x, step + 2 * j, lane);
+            } else {
+                for (uint32_t j = 0; j < n; j++)
+                    multiply<form, ROWS>(d, block + j * form::bytes, x, step + 2 * j, lane);
             }
             __syncwarp();
             if (lane == 0 && issued < total) issue();
@@ -152,7 +194,7 @@ template <class form, bool ONE> __global__ void __launch_bounds__(256, 1)
             for (uint32_t i = 0; i < 4; i++) {
                 uint32_t r = lane / 4 + i / 2 * 8, o = tile * TILE_OUT + lane % 4 * 2 + i % 2;
                 if (r >= a.n_rows || o >= a.n_out) continue;
-                int e = (ONE ? exponent : a.exponents[r]) + a.w_exponent;
+                int e = (ROWS == 1 ? exponent : a.exponents[r]) + a.w_exponent;
                 a.out[(uint64_t)r * a.n_out + o] = finish_sum(d[i], e, a.bias, o);
             }
         }
@@ -160,43 +202,35 @@ template <class form, bool ONE> __global__ void __launch_bounds__(256, 1)
     }
 }
 
-template <class form, bool ONE> static cudaError_t launch(cudaStream_t s, decode_args a,
-                                                          uint32_t n_sms)
+template <class form, int ROWS>
+static cudaError_t launch(cudaStream_t s, decode_args a, uint32_t n_sms)
 {
-    uint32_t n_blocks = cuda_blocks_in(a.n_in), ring_bytes = WARPS * ring_of<form>::bytes;
-    uint64_t x_bytes = (uint64_t)n_blocks * (ONE ? 64 : 1024);
-    a.x_shared = ONE || FIXED + x_bytes + 3 * ring_bytes <= SHARED_MAX;
+    uint32_t ring_bytes = WARPS * ring_of<form, ROWS>::bytes;
+    uint64_t x_bytes = (uint64_t)cuda_blocks_in(a.n_in) * ROWS * 64;
+    a.x_shared = ROWS == 1 || FIXED + x_bytes + 4 * ring_bytes <= SHARED_MAX;
     if (!a.x_shared) x_bytes = 0;
-    uint64_t left = SHARED_MAX - FIXED - x_bytes;
     if (FIXED + x_bytes + ring_bytes > SHARED_MAX) return cudaErrorInvalidValue;
-    a.n_stages = (uint32_t)min(left / ring_bytes, (uint64_t)SLOTS);
+    a.n_stages = (uint32_t)min((SHARED_MAX - FIXED - x_bytes) / ring_bytes, (uint64_t)SLOTS);
     uint32_t bytes = FIXED + a.n_stages * ring_bytes + (uint32_t)x_bytes;
     uint32_t n_tiles = (a.n_out + TILE_OUT - 1) / TILE_OUT;
-    cudaLaunchAttribute early = {};
-    early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    early.val.programmaticStreamSerializationAllowed = 1;
-    cudaLaunchConfig_t config = {};
-    config.gridDim = dim3(min(n_sms, n_tiles));
-    config.blockDim = dim3(256);
-    config.dynamicSmemBytes = bytes;
-    config.stream = s;
-    config.attrs = &early;
-    config.numAttrs = 1;
-    return cudaLaunchKernelEx(&config, matmul_decode<form, ONE>, a);
+    return start(matmul_decode<form, ROWS>, min(n_sms, n_tiles), 256, bytes, s, a);
 }
 
-template <class kernel> static cudaError_t allow(kernel k)
+template <class form> static cudaError_t allow()
 {
-    return cudaFuncSetAttribute(k, cudaFuncAttributeMaxDynamicSharedMemorySize, SHARED_MAX);
+    const void *kernels[] = {(const void *)matmul_decode<form, 1>, (const void *)matmul_decode<form, 8>,
+                             (const void *)matmul_decode<form, 16>};
+    for (const void *k : kernels) {
+        cudaError_t e = cudaFuncSetAttribute(k, cudaFuncAttributeMaxDynamicSharedMemorySize, SHARED_MAX);
+        if (e != cudaSuccess) return e;
+    }
+    return cudaSuccess;
 }
 
 extern "C" cudaError_t cuda_decode_setup(void)
 {
-    cudaError_t e = allow(matmul_decode<form_f16, true>);
-    if (e == cudaSuccess) e = allow(matmul_decode<form_f16, false>);
-    if (e == cudaSuccess) e = allow(matmul_decode<form_q8, true>);
-    if (e == cudaSuccess) e = allow(matmul_decode<form_q8, false>);
-    return e;
+    cudaError_t e = allow<form_f16>();
+    return e == cudaSuccess ? allow<form_q8>() : e;
 }
 
 static decode_args args_of(float *out, const cuda_matrix *w, const float *bias, uint32_t n_rows)
@@ -218,8 +252,7 @@ cudaError_t cuda_matmul_one(cudaStream_t s, float *out, const cuda_matrix *w, co
 {
     decode_args a = args_of(out, w, bias, 1);
     a.x = x;
-    return w->form == FORM_Q8 ? launch<form_q8, true>(s, a, n_sms)
-                              : launch<form_f16, true>(s, a, n_sms);
+    return w->form == FORM_Q8 ? launch<form_q8, 1>(s, a, n_sms) : launch<form_f16, 1>(s, a, n_sms);
 }
 
 cudaError_t cuda_matmul_few(cudaStream_t s, float *out, const cuda_matrix *w, const void *prepared,
@@ -227,8 +260,9 @@ cudaError_t cuda_matmul_few(cudaStream_t s, float *out, const cuda_matrix *w, co
                             uint32_t n_sms)
 {
     decode_args a = args_of(out, w, bias, n_rows);
-    a.prepared = (const uint4 *)prepared;
+    a.prepared = prepared;
     a.exponents = exponents;
-    return w->form == FORM_Q8 ? launch<form_q8, false>(s, a, n_sms)
-                              : launch<form_f16, false>(s, a, n_sms);
+    if (n_rows <= 8)
+        return w->form == FORM_Q8 ? launch<form_q8, 8>(s, a, n_sms) : launch<form_f16, 8>(s, a, n_sms);
+    return w->form == FORM_Q8 ? launch<form_q8, 16>(s, a, n_sms) : launch<form_f16, 16>(s, a, n_sms);
 }

@@ -7,6 +7,7 @@ static __global__ void __launch_bounds__(256)
                uint32_t n_out, uint32_t n_rows)
 {
     __shared__ float ws[32][33], xs[8][32];
+    kernel_begin();
     uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     uint32_t o = blockIdx.x * 32 + lane, r = blockIdx.y * 8 + warp;
     float sum = 0;
@@ -28,6 +29,5 @@ cudaError_t cuda_matmul_f32(cudaStream_t s, float *out, const cuda_matrix *w, co
                             const float *bias, uint32_t n_rows)
 {
     dim3 grid((w->n_out + 31) / 32, (n_rows + 7) / 8);
-    matmul_f32<<<grid, 256, 0, s>>>(out, (const float *)w->data, x, bias, w->n_in, w->n_out, n_rows);
-    return cudaGetLastError();
+    return start(matmul_f32, grid, 256, 0, s, out, (const float *)w->data, x, bias, w->n_in, w->n_out, n_rows);
 }

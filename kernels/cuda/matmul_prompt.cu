@@ -34,6 +34,7 @@ template <class form> __global__ void __launch_bounds__(256, 2) matmul_prompt(co
 {
     extern __shared__ __align__(128) char shared[];
     __shared__ uint64_t full[SLOTS];
+    kernel_begin();
     constexpr uint32_t SLOT = slot_bytes<form>(), W_TILE = STEP * form::bytes;
     uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     uint32_t n_blocks = cuda_blocks_in(a.n_in), n_tiles = (a.n_out + TILE_OUT - 1) / TILE_OUT;
@@ -130,8 +131,7 @@ template <class form> __global__ void __launch_bounds__(256, 2) matmul_prompt(co
 template <class form> static cudaError_t launch(cudaStream_t s, const prompt_args &a)
 {
     dim3 grid((a.n_rows + ROWS - 1) / ROWS, (a.n_out + OUTS - 1) / OUTS);
-    matmul_prompt<form><<<grid, 256, SLOTS * slot_bytes<form>(), s>>>(a);
-    return cudaGetLastError();
+    return start(matmul_prompt<form>, grid, 256, SLOTS * slot_bytes<form>(), s, a);
 }
 
 template <class form> static cudaError_t allow()

@@ -6,6 +6,7 @@ static __global__ void __launch_bounds__(256)
     rms_norm(float *out, const float *x, const float *w, uint32_t n, float eps)
 {
     __shared__ float room[8];
+    kernel_begin();
     const float *row = x + (uint64_t)blockIdx.x * n;
     float *to = out + (uint64_t)blockIdx.x * n, sum = 0;
     for (uint32_t i = threadIdx.x; i < n; i += 256) sum = __fmaf_rn(row[i], row[i], sum);
@@ -18,6 +19,5 @@ static __global__ void __launch_bounds__(256)
 cudaError_t cuda_launch_rms_norm(cudaStream_t s, float *out, const float *x, const float *w,
                                  uint32_t n, float eps, uint32_t n_rows)
 {
-    rms_norm<<<n_rows, 256, 0, s>>>(out, x, w, n, eps);
-    return cudaGetLastError();
+    return start(rms_norm, n_rows, 256, 0, s, out, x, w, n, eps);
 }

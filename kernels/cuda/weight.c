@@ -5,11 +5,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* One allocation; a matrix is found again by where it came from (a tied head is the embedding). */
+/* One allocation. */
 struct cuda_weight {
     cuda_weight *next;
-    const void *host;
-    dev_weight w; /* n_out 0: a vector */
     void *device;
 };
 
@@ -86,30 +84,20 @@ static uint64_t tile_bytes(cuda_form form, dtype type, uint32_t n_in)
     return (uint64_t)cuda_blocks_in(n_in) * (form == FORM_Q8 ? Q8_BLOCK : F16_BLOCK);
 }
 
-static cuda_weight *find(const backend_device *d, const void *host, dtype type, uint32_t n_in,
-                         uint32_t n_out)
-{
-    for (cuda_weight *w = d->weights; w != NULL; w = w->next) {
-        if (w->host == host && w->w.type == type && w->w.n_in == n_in && w->w.n_out == n_out)
-            return w;
-    }
-    return NULL;
-}
-
-static status add_weight(backend_device *d, cuda_weight **out, const void *host, uint64_t bytes,
-                         errmsg *e)
+static status add_weight(backend_device *d, void **out, uint64_t bytes, errmsg *e)
 {
     dev_ptr p;
     cuda_weight *w = calloc(1, sizeof *w);
+    *out = NULL;
     if (w == NULL) return errmsg_set(e, ST_RESOURCES, "%s: no memory for a weight", d->name);
     status s = backend_cuda()->alloc(d, &p, bytes, e);
     if (s != ST_OK) {
         free(w);
         return s;
     }
-    *w = (cuda_weight){.next = d->weights, .host = host, .device = cuda_address(p)};
+    *w = (cuda_weight){d->weights, cuda_address(p)};
     d->weights = w;
-    *out = w;
+    *out = w->device;
     return ST_OK;
 }
 
@@ -146,21 +134,23 @@ static status send_bytes(backend_device *d, char *to, const char *from, uint64_t
     return ST_OK;
 }
 
-static status send_tiles(backend_device *d, cuda_weight *w, cuda_form form, errmsg *e)
+/* Rows of host's matrix, as tiles of w->data. */
+static status send_tiles(backend_device *d, const dev_weight *w, const char *host, errmsg *e)
 {
     cuda_loader *l = &d->loader;
-    uint64_t row_bytes = dtype_bytes(w->w.type, w->w.n_in), to_tile = tile_bytes(form, w->w.type, w->w.n_in);
+    cuda_form form = form_of(w->type);
+    uint64_t row_bytes = dtype_bytes(w->type, w->n_in);
     uint32_t rows_max = (uint32_t)(CUDA_PIECE_BYTES / row_bytes) / TILE_OUT * TILE_OUT;
     if (rows_max == 0) {
         return errmsg_set(e, ST_BAD_MODEL, "%s: weight rows of %llu bytes are too long", d->name,
                           (unsigned long long)row_bytes);
     }
     TRY_CUDA(d, cudaMemsetAsync(l->max_bits, 0, sizeof *l->max_bits, l->stream), e);
-    for (uint32_t o = 0; o < w->w.n_out; o += rows_max) {
-        uint32_t n = w->w.n_out - o < rows_max ? w->w.n_out - o : rows_max, piece;
-        char *to = (char *)w->device + o / TILE_OUT * to_tile;
-        TRY(send_piece(d, (const char *)w->host + o * row_bytes, n * row_bytes, &piece, e));
-        TRY_CUDA(d, cuda_repack(l->stream, to, form, l->device[piece], w->w.type, w->w.n_in, n,
+    for (uint32_t o = 0; o < w->n_out; o += rows_max) {
+        uint32_t n = w->n_out - o < rows_max ? w->n_out - o : rows_max, piece;
+        char *to = (char *)cuda_address(w->data) + o / TILE_OUT * tile_bytes(form, w->type, w->n_in);
+        TRY(send_piece(d, host + o * row_bytes, n * row_bytes, &piece, e));
+        TRY_CUDA(d, cuda_repack(l->stream, to, form, l->device[piece], w->type, w->n_in, n,
                                 l->max_bits), e);
         TRY(free_piece(d, piece, e));
     }
@@ -168,50 +158,45 @@ static status send_tiles(backend_device *d, cuda_weight *w, cuda_form form, errm
 }
 
 /* BF16 becomes f16 when the largest magnitude of all of it is known. */
-static status scale_tensor(backend_device *d, cuda_weight *w, uint64_t bytes, errmsg *e)
+static status scale_tensor(backend_device *d, dev_weight *w, uint64_t bytes, errmsg *e)
 {
     cuda_loader *l = &d->loader;
     uint32_t max_bits = 0;
     TRY_CUDA(d, cudaMemcpyAsync(&max_bits, l->max_bits, sizeof max_bits, cudaMemcpyDeviceToHost,
                                 l->stream), e);
     TRY_CUDA(d, cudaStreamSynchronize(l->stream), e);
-    w->w.exponent = cuda_scale_exponent(max_bits);
-    TRY_CUDA(d, cuda_scale_bf16(l->stream, w->device, bytes / 2, w->w.exponent), e);
+    w->exponent = cuda_scale_exponent(max_bits);
+    TRY_CUDA(d, cuda_scale_bf16(l->stream, cuda_address(w->data), bytes / 2, w->exponent), e);
     return ST_OK;
 }
 
 status cuda_weight_open(backend_device *d, dev_weight *out, const void *host, dtype type,
                         uint32_t n_in, uint32_t n_out, errmsg *e)
 {
-    cuda_weight *w = find(d, host, type, n_in, n_out);
-    if (w != NULL) {
-        *out = w->w;
-        return ST_OK;
-    }
     cuda_form form = form_of(type);
     uint64_t bytes = (n_out + TILE_OUT - 1) / TILE_OUT * tile_bytes(form, type, n_in);
+    void *device;
     TRY_CUDA(d, cudaSetDevice(d->ordinal), e);
-    TRY(add_weight(d, &w, host, bytes, e));
-    w->w = (dev_weight){{(uintptr_t)w->device}, type, n_in, n_out, 0};
+    TRY(add_weight(d, &device, bytes, e));
+    *out = (dev_weight){{(uintptr_t)device}, type, n_in, n_out, 0};
     if (form == FORM_ROWS) {
-        TRY(send_bytes(d, w->device, host, (uint64_t)n_out * dtype_bytes(type, n_in), e));
+        TRY(send_bytes(d, device, host, (uint64_t)n_out * dtype_bytes(type, n_in), e));
     } else {
-        TRY(send_tiles(d, w, form, e));
+        TRY(send_tiles(d, out, host, e));
     }
-    if (type == DT_BF16) TRY(scale_tensor(d, w, bytes, e));
+    if (type == DT_BF16) TRY(scale_tensor(d, out, bytes, e));
     TRY_CUDA(d, cudaStreamSynchronize(d->loader.stream), e);
-    *out = w->w;
     return ST_OK;
 }
 
 status cuda_weights_from_host(backend_device *d, dev_ptr *out, const void *host, uint64_t bytes,
                               errmsg *e)
 {
-    cuda_weight *w = NULL;
+    void *device;
     TRY_CUDA(d, cudaSetDevice(d->ordinal), e);
-    TRY(add_weight(d, &w, host, bytes > 0 ? bytes : 1, e));
-    TRY(send_bytes(d, w->device, host, bytes, e));
+    TRY(add_weight(d, &device, bytes > 0 ? bytes : 1, e));
+    TRY(send_bytes(d, device, host, bytes, e));
     TRY_CUDA(d, cudaStreamSynchronize(d->loader.stream), e);
-    *out = (dev_ptr){(uintptr_t)w->device};
+    *out = (dev_ptr){(uintptr_t)device};
     return ST_OK;
 }

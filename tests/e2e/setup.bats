@@ -204,7 +204,7 @@ c][-f][]"
     pp
     is "$CODE" 0
     has "$ERR" "pp-run: installing: build-essential cmake ninja-build pkg-config libzmq3-dev"
-    has "$ERR" " libjansson-dev libhwloc-dev"
+    has "$ERR" " libjansson-dev libhwloc-dev libpcre2-dev libedit-dev"
 }
 
 @test "make is as good as ninja" {

@@ -47,7 +47,7 @@ static void near_cpu(seeded *s, dtype type, uint32_t n_in, uint32_t n_out, uint3
     dev_weight wg = weight_on(&gpu, stored, type, n_in, n_out);
     multiply(&cpu, want, &wc, x, bias, n_rows);
     multiply(&gpu, got, &wg, x, bias, n_rows);
-    double d = distance(got, want, n), most = type == DT_F32 ? 1e-12 : 5e-7;
+    double d = distance(got, want, n), most = type == DT_F32 ? 1e-11 : 5e-7;
     if (!(d <= most))
         fail_msg("%s %u x %u, %u rows: %.2e", dtype_get(type)->name, n_in, n_out, n_rows, d);
     free(base);

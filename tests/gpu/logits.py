@@ -9,7 +9,9 @@ import numpy
 
 program, model = sys.argv[1], Path(sys.argv[2])
 truth_file = model.with_suffix(".f64ref.f32")
-tokens = list(range(1, 65))
+text = "Once upon a time, there was a little girl named Lily. She loved to play outside in the park. "
+done = subprocess.run([program, "tokenize", "-m", str(model), "-p", text], stdout=subprocess.PIPE, check=True)
+tokens = [int(t) for t in done.stdout.decode().replace(",", " ").split()]
 ids = model.parent / "token_ids.txt"
 if ids.exists():
     tokens = [int(t) for t in ids.read_text().replace(",", " ").split()]

@@ -9,7 +9,8 @@
 # shellcheck shell=bash
 # shellcheck disable=SC2119,SC2120 # fake_missing without arguments: all are installed
 
-fake_packages=(build-essential cmake ninja-build pkg-config libzmq3-dev libjansson-dev libhwloc-dev)
+fake_packages=(build-essential cmake ninja-build pkg-config libzmq3-dev libjansson-dev libhwloc-dev
+    libpcre2-dev libedit-dev)
 
 # A new PATH with every package installed.
 fake_begin() {
@@ -88,6 +89,8 @@ run_pkg-config() {
     case $* in
     *libzmq*) [[ -e $FAKE_HAVE/libzmq3-dev ]] ;;
     *jansson*) [[ -e $FAKE_HAVE/libjansson-dev ]] ;;
+    *pcre2*) [[ -e $FAKE_HAVE/libpcre2-dev ]] ;;
+    *libedit*) [[ -e $FAKE_HAVE/libedit-dev ]] ;;
     *hwloc*) [[ -e $FAKE_HAVE/libhwloc-dev ]] ;;
     esac
 }

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <sys/sysinfo.h>
 
 static status try_open(backend_device **d, const char *isa, uint32_t n_threads, uint32_t node,
                        errmsg *e)
@@ -117,8 +118,12 @@ static void memory_that_is_not_there_is_refused(void **state)
     backend_device *d;
     errmsg e;
     assert_int_equal(try_open(&d, "auto", 1, UINT32_MAX, &e), ST_OK);
-    static const uint64_t sizes[] = {1ull << 50, UINT64_MAX - 100, UINT64_MAX};
-    for (int i = 0; i < 3; i++) {
+    /* All there is in the machine: the kernel would promise it, but it is not available. */
+    struct sysinfo machine;
+    assert_int_equal(sysinfo(&machine), 0);
+    uint64_t all = (uint64_t)(machine.totalram + machine.totalswap) * machine.mem_unit;
+    const uint64_t sizes[] = {all, 1ull << 50, UINT64_MAX - 100, UINT64_MAX};
+    for (int i = 0; i < 4; i++) {
         dev_ptr p = {1};
         errmsg_clear(&e);
         assert_int_equal(b->alloc(d, &p, sizes[i], &e), ST_RESOURCES);
@@ -179,6 +184,36 @@ static void events_are_done_in_order(void **state)
     b->free(d, to, 64);
     b->queue_close(q);
     b->queue_close(r);
+    b->device_close(d);
+}
+
+static void embedding_is_the_row_times_scale(void **state)
+{
+    (void)state;
+    const backend *b = backend_cpu();
+    backend_device *d;
+    backend_queue *q;
+    errmsg e;
+    assert_int_equal(try_open(&d, "auto", 1, UINT32_MAX, &e), ST_OK);
+    assert_int_equal(b->queue_open(d, &q, &e), ST_OK);
+    static const dtype types[] = {DT_F32, DT_F16, DT_BF16, DT_Q8_0};
+    seeded s = {20};
+    for (int t = 0; t < 4; t++) {
+        void *base;
+        const void *stored = seeded_stored(&s, types[t], 64 * 7, 4, &base);
+        float table[64 * 7], out[64 * 3], want[64 * 3];
+        cpu_isa_ref.to_f32(table, stored, types[t], 64 * 7);
+        const uint32_t tokens[] = {6, 0, 6};
+        dev_weight w = {on_host(stored), types[t], 64, 7};
+        for (int scaled = 0; scaled < 2; scaled++) {
+            float scale = scaled ? 8.25f : 1.0f;
+            for (int i = 0; i < 64 * 3; i++) want[i] = table[tokens[i / 64] * 64 + i % 64] * scale;
+            assert_int_equal(b->embed(q, on_host(out), &w, on_host(tokens), scale, 3), ST_OK);
+            assert_true(same_bits(dtype_get(types[t])->name, want, out, 64 * 3));
+        }
+        free(base);
+    }
+    b->queue_close(q);
     b->device_close(d);
 }
 
@@ -298,6 +333,7 @@ int main(void)
         cmocka_unit_test(memory_is_zero_and_aligned),
         cmocka_unit_test(memory_that_is_not_there_is_refused),
         cmocka_unit_test(events_are_done_in_order),
+        cmocka_unit_test(embedding_is_the_row_times_scale),
         cmocka_unit_test(threads_do_not_change_bits),
     };
     return cmocka_run_group_tests_name("backend_cpu", tests, NULL, NULL);
