@@ -55,9 +55,9 @@ typedef struct {
     tensor_ref attn_norm;                    /* f32 [n_embd] */
     tensor_ref attn_q, attn_k, attn_v;       /* [n_embd, n_heads*head], [n_embd, n_kv_heads*head] */
     tensor_ref attn_q_bias, attn_k_bias, attn_v_bias; /* may be absent */
-    tensor_ref attn_q_norm, attn_k_norm;     /* f32 [head], per head before rotation; may be absent */
+    tensor_ref attn_q_norm, attn_k_norm;     /* f32 [n_head], before rotation; may be absent */
     tensor_ref attn_output;                  /* [n_heads*head, n_embd] */
-    tensor_ref attn_post_norm;               /* f32 [n_embd], of the block's output; may be absent */
+    tensor_ref attn_post_norm;               /* f32 [n_embd], after the block; may be absent */
     tensor_ref ffn_norm;                     /* f32 [n_embd] */
     tensor_ref ffn_gate, ffn_up, ffn_down;   /* [n_embd, n_ff] x2, [n_ff, n_embd] */
     tensor_ref ffn_post_norm;                /* as attn_post_norm */

@@ -29,7 +29,8 @@ uint32_t plan_window_blocks(const model_desc *m, uint32_t n_ctx, uint32_t rows_m
 {
     if (m->window == 0) return 0;
     uint64_t span = (uint64_t)m->window - 1 + rows_max; /* positions that the rows read or write */
-    uint64_t n = (span + BLOCK_POSITIONS - 2) / BLOCK_POSITIONS + 1, all = plan_blocks_per_ctx(n_ctx);
+    uint64_t n = (span + BLOCK_POSITIONS - 2) / BLOCK_POSITIONS + 1;
+    uint64_t all = plan_blocks_per_ctx(n_ctx);
     return (uint32_t)(n < all ? n : all);
 }
 

@@ -85,7 +85,7 @@ typedef struct {
     uint64_t cos[LAYER_KINDS], sin[LAYER_KINDS]; /* [R, n_rot / 2] x 2, by kind of layer */
     uint64_t tokens, position;           /* u32 [R] x 2 */
     uint64_t table;        /* u32 [kinds, R] */
-    uint64_t tables;       /* u32 [kinds * R * blocks_per_ctx]: block tables of the step's branches */
+    uint64_t tables;       /* u32 [kinds * R * blocks_per_ctx]: tables of the step's branches */
     uint64_t live, finite; /* u8 [R] x 2 */
     uint64_t logits;       /* [PLAN_LOGITS_ROWS, n_vocab]; last stage only */
     uint64_t bytes;
@@ -114,7 +114,7 @@ typedef struct {
     uint64_t branches;                /* PLAN_BRANCH_BYTES [n_branches] */
     uint64_t branch_tables[KV_POOLS]; /* u32 [n_branches, blocks_per_ctx] by class */
     uint64_t block_users[KV_POOLS];   /* u32 [n_blocks] by class */
-    uint64_t history; /* u32 [n_blocks, KV_BLOCK] of the global class; this and what follows: last stage only */
+    uint64_t history; /* u32 [n_blocks of class global, KV_BLOCK]; from here on: last stage only */
     uint64_t logits;  /* f32 [PLAN_LOGITS_ROWS, n_vocab] */
     uint64_t sampler; /* sampler_scratch_bytes */
     uint64_t bytes;
@@ -124,8 +124,8 @@ void host_layout_make(host_layout *out, const model_desc *m, const stage_limits 
 /* Blocks that a session of n_ctx positions fills. */
 uint32_t plan_blocks_per_ctx(uint32_t n_ctx);
 
-/* Window blocks that a session of n_ctx positions has at most at a time: those that the windows of a
- * step of rows_max rows touch, wherever it begins. 0: the model has no window layers. */
+/* Window blocks that a session of n_ctx positions has at most at a time: those that the windows of
+ * a step of rows_max rows touch, wherever it begins. 0: the model has no window layers. */
 uint32_t plan_window_blocks(const model_desc *m, uint32_t n_ctx, uint32_t rows_max);
 
 /* Bytes of KV of `n_layers` layers of one class; one layer's K pool is the 2 * n_layers-th part. */

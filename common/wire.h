@@ -90,7 +90,7 @@ typedef struct {
     char text[WIRE_TEXT_BYTES];      /* terminated; one line */
 } wire_fault;
 
-/* Of the table of the operation's class, but OPEN and FREE, which are the branch's (class global). */
+/* On the table of the operation's class; OPEN and FREE, of class global, on the whole branch. */
 typedef enum {
     KV_OPEN,      /* branch starts empty, under this generation */
     KV_ALLOC,     /* table[a] = block b */

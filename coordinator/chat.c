@@ -34,10 +34,10 @@ typedef struct {
     session *s;
     line_in *lines;
     text_out out;
-    bool began;       /* the session has text */
-    bool line_ended;  /* that text ends with a newline */
-    uint32_t unsaid;  /* TOKEN_NONE: none */
-    char *text;       /* what the person wrote for this turn, over several lines */
+    bool began;      /* the session has text */
+    bool line_ended; /* that text ends with a newline */
+    uint32_t unsaid; /* TOKEN_NONE: none */
+    char *text;      /* what the person wrote for this turn, over several lines */
     uint64_t n_text;
 } chat;
 
@@ -52,7 +52,8 @@ static status still_there(void *p, errmsg *e)
     return pipeline_check(p, e);
 }
 
-/* --- what the person says ----------------------------------------------------------------------- */
+/* --- what the person says -----------------------------------------------------------------------
+ */
 
 static status add_text(chat *c, const char *text, uint64_t bytes, errmsg *e)
 {
@@ -85,7 +86,8 @@ static status hear(chat *c, bool *end, errmsg *e)
     }
 }
 
-/* --- what goes into the session ----------------------------------------------------------------- */
+/* --- what goes into the session -----------------------------------------------------------------
+ */
 
 static status forget(chat *c, errmsg *e)
 {
@@ -147,7 +149,8 @@ static status append(chat *c, const uint32_t *tokens, uint64_t n, uint32_t *next
     return ST_OK;
 }
 
-/* --- what the model says ------------------------------------------------------------------------ */
+/* --- what the model says ------------------------------------------------------------------------
+ */
 
 static status show(chat *c, uint32_t token, errmsg *e)
 {
@@ -168,7 +171,8 @@ static status answer(chat *c, uint32_t next, stop_reason *stop, errmsg *e)
         }
         TRY(show(c, next, e));
         *stop = stopped() ? STOP_INTERRUPTED : n + 1 >= c->q->n_max ? STOP_LIMIT : STOP_LENGTH;
-        if (*stop != STOP_LENGTH || session_position(c->s) >= pipeline_plan(c->p)->n_ctx) return ST_OK;
+        if (*stop != STOP_LENGTH || session_position(c->s) >= pipeline_plan(c->p)->n_ctx)
+            return ST_OK;
         c->unsaid = TOKEN_NONE;
         TRY(session_step(c->s, next, NULL, &next, e));
     }
@@ -177,9 +181,10 @@ static status answer(chat *c, uint32_t next, stop_reason *stop, errmsg *e)
 static void say_stop(const chat *c, stop_reason stop)
 {
     if (stop == STOP_LENGTH) {
-        log_warn("length: the context of %u positions is full: /clear forgets it and starts anew, a "
-                 "larger --ctx holds more",
-                 pipeline_plan(c->p)->n_ctx);
+        log_warn(
+            "length: the context of %u positions is full: /clear forgets it and starts anew, a "
+            "larger --ctx holds more",
+            pipeline_plan(c->p)->n_ctx);
     } else if (stop == STOP_LIMIT) {
         log_info("limit: %" PRIu64 " tokens (-n); an empty line goes on", c->q->n_max);
     } else if (stop == STOP_INTERRUPTED) {
@@ -187,7 +192,8 @@ static void say_stop(const chat *c, stop_reason stop)
     }
 }
 
-/* --- turns -------------------------------------------------------------------------------------- */
+/* --- turns --------------------------------------------------------------------------------------
+ */
 
 static bool is_command(const chat *c, const char *word)
 {

@@ -7,8 +7,8 @@
  * continues on the next; /clear forgets everything. What happens is said on standard error.
  *
  * Ctrl-C during an answer stops the answer; at the prompt it ends the program, as do the end of
- * input and a second Ctrl-C before the first one was seen to. A pipeline that fails is noticed while
- * waiting for a line too. */
+ * input and a second Ctrl-C before the first one was seen to. A pipeline that fails is noticed
+ * while waiting for a line too. */
 #ifndef COORDINATOR_CHAT_H
 #define COORDINATOR_CHAT_H
 

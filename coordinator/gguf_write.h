@@ -1,8 +1,8 @@
 /* gguf_write.h - the beginning of a GGUF file: keys and the directory of tensors, in memory.
  *
  * Keys first, then tensors; each tensor's data follows the one before it, aligned. Version 3,
- * little-endian, alignment GGUF_WRITE_ALIGNMENT (the specification's default). Running out of memory
- * is remembered, and told by gguf_write_end. Source: the GGUF specification. */
+ * little-endian, alignment GGUF_WRITE_ALIGNMENT (the specification's default). Running out of
+ * memory is remembered, and told by gguf_write_end. Source: the GGUF specification. */
 #ifndef COORDINATOR_GGUF_WRITE_H
 #define COORDINATOR_GGUF_WRITE_H
 

@@ -17,7 +17,8 @@ static status find_program(char *path, size_t bytes, errmsg *e)
 {
     ssize_t n = readlink("/proc/self/exe", path, bytes - 16);
     char *slash = n > 0 ? memrchr(path, '/', (size_t)n) : NULL;
-    if (slash == NULL) return errmsg_set(e, ST_RESOURCES, "cannot find out where this program lies");
+    if (slash == NULL)
+        return errmsg_set(e, ST_RESOURCES, "cannot find out where this program lies");
     strcpy(slash + 1, "memra-stage");
     if (access(path, X_OK) == 0) return ST_OK;
     return errmsg_set(e, ST_RESOURCES, "cannot run %s: %s", path, strerror(errno));
@@ -34,7 +35,8 @@ static status read_all(int fd, char *text, uint32_t limit_ms, errmsg *e)
         int ready = now < deadline ? poll(&p, 1, (int)((deadline - now) / NS_PER_MS + 1)) : 0;
         if (ready < 0 && errno == EINTR) continue;
         if (ready <= 0)
-            return errmsg_set(e, ST_RESOURCES, "memra-stage --probe gave no answer in %u ms", limit_ms);
+            return errmsg_set(e, ST_RESOURCES, "memra-stage --probe gave no answer in %u ms",
+                              limit_ms);
         ssize_t got = read(fd, text + n, TEXT_BYTES - 1 - n);
         if (got < 0 && errno == EINTR) continue;
         if (got <= 0) break;
@@ -46,7 +48,8 @@ static status read_all(int fd, char *text, uint32_t limit_ms, errmsg *e)
 
 static bool parse_gpu(gpu *g, const char *line)
 {
-    return sscanf(line, "gpu %" SCNu32 " %47s %" SCNu32 ".%" SCNu32 " %" SCNu64 " %" SCNu64 " %63[^\n]",
+    return sscanf(line,
+                  "gpu %" SCNu32 " %47s %" SCNu32 ".%" SCNu32 " %" SCNu64 " %" SCNu64 " %63[^\n]",
                   &g->ordinal, g->uuid, &g->major, &g->minor, &g->memory_bytes,
                   &g->memory_free_bytes, g->name) == 7;
 }
@@ -62,8 +65,8 @@ static status parse(gpu_list *out, const char *text, errmsg *e)
     }
     if (!fine) {
         *out = (gpu_list){0};
-        return errmsg_set(e, ST_RESOURCES, "memra-stage --probe says '%.40s', which is no device list",
-                          text);
+        return errmsg_set(e, ST_RESOURCES,
+                          "memra-stage --probe says '%.40s', which is no device list", text);
     }
     out->built = n >= 0;
     out->n = n > 0 ? (uint32_t)n : 0;
@@ -76,7 +79,8 @@ status gpus_read(gpu_list *out, uint32_t limit_ms, errmsg *e)
     int ends[2];
     *out = (gpu_list){0};
     TRY(find_program(path, sizeof path, e));
-    if (pipe2(ends, O_CLOEXEC) != 0) return errmsg_set(e, ST_RESOURCES, "pipe: %s", strerror(errno));
+    if (pipe2(ends, O_CLOEXEC) != 0)
+        return errmsg_set(e, ST_RESOURCES, "pipe: %s", strerror(errno));
     snprintf(fd_text, sizeof fd_text, "%d", ends[1]);
     char *const argv[] = {path, "--probe", fd_text, NULL};
     child c;

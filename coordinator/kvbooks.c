@@ -106,8 +106,8 @@ static void grow(session *s, kv_class class, uint64_t position, uint64_t end)
 static status no_blocks(const kvpool *pool, uint64_t n, errmsg *e)
 {
     return errmsg_set(e, ST_RESOURCES,
-                      "no KV block left: %llu more needed, %u of %u in use; drop a session or raise "
-                      "--sessions or --kv-bytes",
+                      "no KV block left: %llu more needed, %u of %u in use; drop a session or "
+                      "raise --sessions or --kv-bytes",
                       (unsigned long long)n, pool->n_used, pool->n_blocks);
 }
 
@@ -123,8 +123,8 @@ static status window_left(const pipeline *p, uint32_t n, errmsg *e)
 {
     if (n <= p->pool[KV_CLASS_WINDOW].n_blocks - p->n_window_reserved) return ST_OK;
     return errmsg_set(e, ST_RESOURCES,
-                      "no window KV block left: %u more needed, %u of %u reserved; drop a session or "
-                      "raise --sessions or --kv-bytes",
+                      "no window KV block left: %u more needed, %u of %u reserved; drop a session "
+                      "or raise --sessions or --kv-bytes",
                       n, p->n_window_reserved, p->pool[KV_CLASS_WINDOW].n_blocks);
 }
 

@@ -1,13 +1,13 @@
 /* kvbooks.h - a session's KV blocks as the coordinator keeps them: tables, pools, admission.
  *
- * Whatever changes a table puts an operation into the pipeline's list, which goes with the next step,
- * in order; stages take steps in order, so a block that was let go may be handed out at once. A block
- * that is shared (fork) is copied before anything is written into it.
+ * Whatever changes a table puts an operation into the pipeline's list, which goes with the next
+ * step, in order; stages take steps in order, so a block that was let go may be handed out at once.
+ * A block that is shared (fork) is copied before anything is written into it.
  *
  * Global blocks are taken for a whole request when it is submitted. Window blocks are taken and
- * released step by step, when one is issued: a session holds at most pipeline.window_blocks of them,
- * and only lets go of what slid out when it needs another. Their number is reserved on submission, so
- * that taking one never fails. All calls with the pipeline's lock held. */
+ * released step by step, when one is issued: a session holds at most pipeline.window_blocks of
+ * them, and only lets go of what slid out when it needs another. Their number is reserved on
+ * submission, so that taking one never fails. All calls with the pipeline's lock held. */
 #ifndef COORDINATOR_KVBOOKS_H
 #define COORDINATOR_KVBOOKS_H
 

@@ -37,7 +37,8 @@ static status wait_in(const line_in *l, errmsg *e)
         int n = poll(&p, 1, WAKE_MS);
         if (n > 0) return ST_OK;
         if (n < 0 && errno != EINTR && errno != EAGAIN)
-            return errmsg_set(e, ST_RESOURCES, "standard input cannot be read: %s", strerror(errno));
+            return errmsg_set(e, ST_RESOURCES, "standard input cannot be read: %s",
+                              strerror(errno));
     }
 }
 
@@ -54,11 +55,13 @@ static status read_some(void *to, uint64_t most, uint64_t *n, errmsg *e)
             return ST_TIMEOUT;
         }
         if (errno != EINTR)
-            return errmsg_set(e, ST_RESOURCES, "standard input cannot be read: %s", strerror(errno));
+            return errmsg_set(e, ST_RESOURCES, "standard input cannot be read: %s",
+                              strerror(errno));
     }
 }
 
-/* --- a terminal --------------------------------------------------------------------------------- */
+/* --- a terminal ---------------------------------------------------------------------------------
+ */
 
 static char *prompt_of(EditLine *edit)
 {
@@ -94,7 +97,8 @@ static int take_character(EditLine *edit, wchar_t *out)
 static status open_edit(line_in *l, errmsg *e)
 {
     HistEvent event;
-    /* libedit decodes what is typed by the locale; where that knows no UTF-8, take one that does. */
+    /* libedit decodes what is typed by the locale; where that knows no UTF-8, take one that does.
+     */
     setlocale(LC_CTYPE, "");
     if (MB_CUR_MAX == 1) setlocale(LC_CTYPE, "C.UTF-8");
     l->edit = el_init("memra-pp", stdin, stderr, stderr);
@@ -141,7 +145,8 @@ static status next_edited(line_in *l, const char **text, uint64_t *bytes, errmsg
     }
 }
 
-/* --- a pipe ------------------------------------------------------------------------------------- */
+/* --- a pipe -------------------------------------------------------------------------------------
+ */
 
 static status make_room(line_in *l, errmsg *e)
 {
@@ -184,7 +189,8 @@ static status next_plain(line_in *l, const char **text, uint64_t *bytes, errmsg 
     }
 }
 
-/* --- both --------------------------------------------------------------------------------------- */
+/* --- both ---------------------------------------------------------------------------------------
+ */
 
 status line_in_open(line_in **out, const line_in_options *o, errmsg *e)
 {

@@ -31,10 +31,10 @@ void line_in_close(line_in *l); /* l may be NULL; the terminal is as it was */
 
 bool line_in_on_terminal(const line_in *l);
 
-/* The next line without its newline; *text is l's until the next call, and NULL at the end of input.
- * May hold NUL bytes; on a terminal what cannot be decoded is left out. ST_INTERRUPTED: *interrupted
- * was set (it is 0 again); on a terminal a line that had begun is given up first, and the wait goes
- * on. ST_RESOURCES: reading failed, or the line is longer than bytes_max. */
+/* The next line without its newline; *text is l's until the next call, and NULL at the end of
+ * input. May hold NUL bytes; on a terminal what cannot be decoded is left out. ST_INTERRUPTED:
+ * *interrupted was set (it is 0 again); on a terminal a line that had begun is given up first, and
+ * the wait goes on. ST_RESOURCES: reading failed, or the line is longer than bytes_max. */
 MUST_USE status line_in_next(line_in *l, const char **text, uint64_t *bytes, errmsg *e);
 
 #endif

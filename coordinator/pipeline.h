@@ -32,7 +32,6 @@ typedef struct {
     const char *stage_program;   /* NULL: memra-stage beside this program */
     uint32_t start_timeout_ms;   /* a stage that shows no progress for so long is given up; 0: 30 s */
     uint32_t hang_timeout_ms;    /* the same for a step; 0: 5 s */
-    bool no_probe;               /* tests only: traffic without the byte probe */
     pipeline_progress on_progress; /* may be NULL */
     void *progress_ctx;
 } pipeline_options;

@@ -14,7 +14,8 @@ bool placement_costs(uint32_t cost[STAGES_MAX], const doors *d, const uint64_t *
     double seconds[STAGES_MAX], least = 0;
     bool known = true, alike = true;
     if (d->n_devices != d->n_stages) return false; /* the default placement, or the one word auto */
-    for (uint32_t s = 0; s < d->n_stages; s++) known = known && bytes_per_s[s] != 0;
+    for (uint32_t s = 0; s < d->n_stages; s++)
+        known = known && bytes_per_s[s] != 0;
     for (uint32_t s = 0; s < d->n_stages; s++) {
         uint32_t sharing = 0;
         for (uint32_t t = 0; t < d->n_stages; t++)
@@ -22,7 +23,8 @@ bool placement_costs(uint32_t cost[STAGES_MAX], const doors *d, const uint64_t *
         seconds[s] = sharing / (known ? (double)bytes_per_s[s] : 1.0);
         if (s == 0 || seconds[s] < least) least = seconds[s];
     }
-    for (uint32_t s = 0; s < d->n_stages; s++) alike = alike && seconds[s] == seconds[0];
+    for (uint32_t s = 0; s < d->n_stages; s++)
+        alike = alike && seconds[s] == seconds[0];
     if (alike) return false;
     for (uint32_t s = 0; s < STAGES_MAX; s++) {
         double c = s < d->n_stages ? FENCE_COST_UNIT * seconds[s] / least + 0.5 : FENCE_COST_UNIT;

@@ -1,5 +1,6 @@
 #include "coordinator/shape.h"
 
+#include "common/clock.h"
 #include "common/doortext.h"
 #include "common/model.h"
 #include "coordinator/gguf_write.h"
@@ -13,9 +14,11 @@
 #include <string.h>
 #include <strings.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
-/* --- names -------------------------------------------------------------------------------------- */
+/* --- names --------------------------------------------------------------------------------------
+ */
 
 #define N_CTX_DEFAULT 131072u
 
@@ -50,7 +53,8 @@ static bool take_known(shape *s, const char *item, size_t n)
     return false;
 }
 
-/* --- "key=number" ------------------------------------------------------------------------------- */
+/* --- "key=number" -------------------------------------------------------------------------------
+ */
 
 #define KEYS "layers, embd, ff, heads, kv-heads, head, vocab, tied, ctx, seed"
 
@@ -62,11 +66,16 @@ static status take_pair(shape *s, const char *item, size_t n, errmsg *e)
         uint32_t *to;
         uint64_t max;
     } keys[] = {
-        {"layers", &s->n_layers, LAYERS_MAX},     {"embd", &s->n_embd, MODEL_WIDTH_MAX},
-        {"ff", &s->n_ff, MODEL_WIDTH_MAX},        {"heads", &s->n_heads, MODEL_WIDTH_MAX},
-        {"kv-heads", &s->n_kv_heads, MODEL_WIDTH_MAX}, {"head", &s->n_head, 2 * ROPE_PAIRS_MAX},
-        {"vocab", &s->n_vocab, SAMPLER_VOCAB_MAX}, {"ctx", &s->n_ctx_train, PLAN_CTX_MAX},
-        {"tied", &tied, 1},                       {"seed", NULL, UINT64_MAX},
+        {"layers", &s->n_layers, LAYERS_MAX},
+        {"embd", &s->n_embd, MODEL_WIDTH_MAX},
+        {"ff", &s->n_ff, MODEL_WIDTH_MAX},
+        {"heads", &s->n_heads, MODEL_WIDTH_MAX},
+        {"kv-heads", &s->n_kv_heads, MODEL_WIDTH_MAX},
+        {"head", &s->n_head, 2 * ROPE_PAIRS_MAX},
+        {"vocab", &s->n_vocab, SAMPLER_VOCAB_MAX},
+        {"ctx", &s->n_ctx_train, PLAN_CTX_MAX},
+        {"tied", &tied, 1},
+        {"seed", NULL, UINT64_MAX},
     };
     char quoted[DOORTEXT_QUOTE_BYTES];
     const char *equals = memchr(item, '=', n);
@@ -173,7 +182,8 @@ status shape_parse(shape *out, const char *text, const char *type, errmsg *e)
     return ST_OK;
 }
 
-/* --- the file ----------------------------------------------------------------------------------- */
+/* --- the file -----------------------------------------------------------------------------------
+ */
 
 static void write_keys(gguf_write *w, const shape *s)
 {
@@ -201,9 +211,9 @@ static void write_layer(gguf_write *w, const shape *s, uint32_t il)
         const char *name;
         uint64_t row, rows; /* rows 0: a vector */
     } list[] = {
-        {"attn_norm", s->n_embd, 0},   {"attn_q", s->n_embd, q},
-        {"attn_k", s->n_embd, kv},     {"attn_v", s->n_embd, kv},
-        {"attn_output", q, s->n_embd}, {"ffn_norm", s->n_embd, 0},
+        {"attn_norm", s->n_embd, 0},      {"attn_q", s->n_embd, q},
+        {"attn_k", s->n_embd, kv},        {"attn_v", s->n_embd, kv},
+        {"attn_output", q, s->n_embd},    {"ffn_norm", s->n_embd, 0},
         {"ffn_gate", s->n_embd, s->n_ff}, {"ffn_up", s->n_embd, s->n_ff},
         {"ffn_down", s->n_ff, s->n_embd},
     };
@@ -218,8 +228,7 @@ static status make_file(int *fd, const gguf_write *w, errmsg *e)
 {
     uint64_t bytes = w->n + w->data_bytes;
     int f = memfd_create("memra-pp-shape", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-    if (f < 0 || ftruncate(f, (off_t)bytes) != 0 ||
-        pwrite(f, w->bytes, w->n, 0) != (ssize_t)w->n ||
+    if (f < 0 || ftruncate(f, (off_t)bytes) != 0 || pwrite(f, w->bytes, w->n, 0) != (ssize_t)w->n ||
         fcntl(f, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
         status s = errmsg_set(e, ST_RESOURCES, "cannot make a file of %llu bytes in memory: %s",
                               (unsigned long long)bytes, strerror(errno));
@@ -237,7 +246,8 @@ status shape_open(int *fd, const shape *s, errmsg *e)
     gguf_write_begin(&w);
     write_keys(&w, s);
     gguf_write_tensor(&w, "token_embd.weight", s->type, s->n_embd, s->n_vocab);
-    for (uint32_t il = 0; il < s->n_layers; il++) write_layer(&w, s, il);
+    for (uint32_t il = 0; il < s->n_layers; il++)
+        write_layer(&w, s, il);
     gguf_write_tensor(&w, "output_norm.weight", DT_F32, s->n_embd, 0);
     if (!s->tied) gguf_write_tensor(&w, "output.weight", s->type, s->n_embd, s->n_vocab);
     status st = gguf_write_end(&w, e);
@@ -246,12 +256,14 @@ status shape_open(int *fd, const shape *s, errmsg *e)
     return st;
 }
 
-/* --- for commands ------------------------------------------------------------------------------- */
+/* --- for commands -------------------------------------------------------------------------------
+ */
 
 status shape_take(shape_options *o, common_options *c, errmsg *e)
 {
     if (o->text == NULL && o->type != NULL)
-        return errmsg_set(e, ST_USAGE, "--type says how --shape is stored; a file has its own types");
+        return errmsg_set(e, ST_USAGE,
+                          "--type says how --shape is stored; a file has its own types");
     if (o->text == NULL) return ST_OK;
     if (c->model != NULL && !c->model_is_demo)
         return errmsg_set(e, ST_USAGE, "-m and --shape both give the model; one of them is enough");
@@ -289,6 +301,13 @@ status shape_ready(const shape_options *o, const common_options *c, errmsg *e)
 {
     if (o == NULL || o->text == NULL) return ST_OK;
     TRY(check_memory(c, e));
-    log_info("filling %s in memory", o->shape.name);
-    return shape_fill(c->model_fd, &o->shape, 0, &interrupted, e);
+    char size[OUTPUT_BYTES_TEXT];
+    struct stat st = {0};
+    uint64_t begin = now_ns();
+    TRY(shape_fill(c->model_fd, &o->shape, 0, &interrupted, e));
+    (void)fstat(c->model_fd, &st);
+    log_info("%s: %s in memory, made in %.1f s", o->shape.name,
+             output_bytes(size, (uint64_t)st.st_size),
+             (double)(now_ns() - begin) / (double)NS_PER_S);
+    return ST_OK;
 }

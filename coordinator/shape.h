@@ -7,9 +7,9 @@
  * coordinator and stages read it as they read any other. shape_open makes it sparse: a header and
  * holes, whatever its size; shape_fill gives the holes their values.
  *
- * Values follow from seed, tensor and place alone, never from the threads that write them. Norms are
- * 1; a matrix of rows of n values has values of mean 0 and a spread within a factor 1.5 of 1/sqrt(n),
- * so that activations and logits stay of the order of 1. */
+ * Values follow from seed, tensor and place alone, never from the threads that write them. Norms
+ * are 1; a matrix of rows of n values has values of mean 0 and a spread within a factor 1.5 of
+ * 1/sqrt(n), so that activations and logits stay of the order of 1. */
 #ifndef COORDINATOR_SHAPE_H
 #define COORDINATOR_SHAPE_H
 
@@ -33,15 +33,22 @@ typedef struct {
 
 /* The two rows for a command's table of options. */
 #define SHAPE_OPTIONS(o)                                                                           \
-    {"shape", 0, OPTION_TEXT, "SHAPE",                                                             \
+    {"shape",                                                                                      \
+     0,                                                                                            \
+     OPTION_TEXT,                                                                                  \
+     "SHAPE",                                                                                      \
      "instead of a file a model of random weights, made in memory. 1b, 3b, 8b, 70b\n"              \
      "and 405b are the llama 3 ones; \"8b,layers=4\" changes one; spelled out:\n"                  \
      "layers=,embd=,ff=,heads=,vocab= and, if wanted, kv-heads= (heads),\n"                        \
      "head= (embd/heads), tied= (0), ctx= (131072), seed= (1)",                                    \
-     &(o).text, 0, 0},                                                                             \
-    {"type", 0, OPTION_TEXT, "TYPE",                                                               \
-     "stored type of its matrices, as GGUF names it (q8_0, f16, ..). Default: q8_0", &(o).type, 0, \
-     0}
+     &(o).text,                                                                                    \
+     0,                                                                                            \
+     0},                                                                                           \
+    {                                                                                              \
+        "type", 0, OPTION_TEXT, "TYPE",                                                            \
+            "stored type of its matrices, as GGUF names it (q8_0, f16, ..). Default: q8_0",        \
+            &(o).type, 0, 0                                                                        \
+    }
 
 /* Matrices of this type can be filled. */
 bool shape_has_values(dtype t);
@@ -63,8 +70,8 @@ MUST_USE status shape_fill(int fd, const shape *s, uint32_t n_threads,
  * -m; otherwise as shape_parse and shape_open. */
 MUST_USE status shape_take(shape_options *o, common_options *c, errmsg *e);
 
-/* And before weights are needed: fill it, if there is one (o may be NULL). ST_RESOURCES also when it
- * does not fit into free memory beside what one stage would need; otherwise as shape_fill. */
+/* And before weights are needed: fill it, if there is one (o may be NULL). ST_RESOURCES also when
+ * it does not fit into free memory beside what one stage would need; otherwise as shape_fill. */
 MUST_USE status shape_ready(const shape_options *o, const common_options *c, errmsg *e);
 
 #endif

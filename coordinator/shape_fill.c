@@ -1,8 +1,10 @@
-/* The values of a shape. A tensor is cut into pieces of whole blocks, and a piece's bits come from a
- * generator seeded by seed, tensor and piece: whichever thread writes it, and when, it is the same.
+/* The values of a shape. A tensor is cut into pieces of whole blocks, and a piece's bits come from
+ * a generator seeded by seed, tensor and piece: whichever thread writes it, and when, it is the
+ * same.
  *
- * Bits are drawn eight bytes at a time and taken as they come: as the quants of a block, whose scales
- * are then written over them, or as sign and mantissa of floats, whose exponent is then fixed. */
+ * Bits are drawn eight bytes at a time and taken as they come: as the quants of a block, whose
+ * scales are then written over them, or as sign and mantissa of floats, whose exponent is then
+ * fixed. */
 #include "coordinator/inventory.h"
 #include "coordinator/random_tokens.h"
 #include "coordinator/shape.h"
@@ -20,8 +22,8 @@
 #define NONE          UINT32_MAX
 
 /* Where a block of random bytes has its scales, as f16: value = d * (about spread) + second, with
- * second = factor * d so that the mean is 0. spread is the root mean square of what d multiplies when
- * quants and inner scales are uniform. Layouts: the GGUF specification. */
+ * second = factor * d so that the mean is 0. spread is the root mean square of what d multiplies
+ * when quants and inner scales are uniform. Layouts: the GGUF specification. */
 typedef struct {
     dtype type;
     uint32_t d_at, second_at; /* bytes from the start of the block */
@@ -29,12 +31,12 @@ typedef struct {
 } quant_layout;
 
 static const quant_layout quants[] = {
-    {DT_Q4_0, 0, NONE, 4.6f, 0},         {DT_Q4_1, 0, 2, 4.6f, -7.5f},
-    {DT_Q5_0, 0, NONE, 9.2f, 0},         {DT_Q5_1, 0, 2, 9.2f, -15.5f},
-    {DT_Q8_0, 0, NONE, 73.9f, 0},        {DT_Q2_K, 80, 82, 13.9f, 1.5f},
-    {DT_Q3_K, 108, NONE, 43.3f, 0},      {DT_Q4_K, 0, 2, 258.0f, 7.5f},
-    {DT_Q5_K, 0, 2, 527.0f, 15.5f},      {DT_Q6_K, 208, NONE, 1366.0f, 0},
-    {DT_IQ4_NL, 0, NONE, 67.4f, 0},      {DT_IQ4_XS, 0, NONE, 1246.0f, 0},
+    {DT_Q4_0, 0, NONE, 4.6f, 0},    {DT_Q4_1, 0, 2, 4.6f, -7.5f},
+    {DT_Q5_0, 0, NONE, 9.2f, 0},    {DT_Q5_1, 0, 2, 9.2f, -15.5f},
+    {DT_Q8_0, 0, NONE, 73.9f, 0},   {DT_Q2_K, 80, 82, 13.9f, 1.5f},
+    {DT_Q3_K, 108, NONE, 43.3f, 0}, {DT_Q4_K, 0, 2, 258.0f, 7.5f},
+    {DT_Q5_K, 0, 2, 527.0f, 15.5f}, {DT_Q6_K, 208, NONE, 1366.0f, 0},
+    {DT_IQ4_NL, 0, NONE, 67.4f, 0}, {DT_IQ4_XS, 0, NONE, 1246.0f, 0},
 };
 
 /* Floats: the bits that stay random, and where the exponent lies. */
@@ -86,7 +88,8 @@ static uint16_t f16_of(float x)
     return (uint16_t)(bits | (x < 0 ? 0x8000u : 0));
 }
 
-/* --- one piece ---------------------------------------------------------------------------------- */
+/* --- one piece ----------------------------------------------------------------------------------
+ */
 
 static void draw(uint64_t *to, uint64_t n, uint64_t state)
 {
@@ -137,7 +140,8 @@ static void make_piece(uint64_t *words, uint64_t bytes, const gguf_tensor *t, bo
         set_exponents(words, n, float_of(t->type), spread);
 }
 
-/* --- all of them -------------------------------------------------------------------------------- */
+/* --- all of them --------------------------------------------------------------------------------
+ */
 
 typedef struct {
     pthread_t thread;
@@ -226,7 +230,11 @@ status shape_fill(int fd, const shape *s, uint32_t n_threads, const volatile int
     TRY(gguf_open_fds(&g, &own, 1, e));
     filler f[N_THREADS_MAX];
     for (uint32_t i = 0; i < n_threads; i++) {
-        f[i] = (filler){.fd = fd, .thread_i = i, .n_threads = n_threads, .g = g, .s = s,
+        f[i] = (filler){.fd = fd,
+                        .thread_i = i,
+                        .n_threads = n_threads,
+                        .g = g,
+                        .s = s,
                         .interrupt = interrupt};
     }
     status st = run_fillers(f, n_threads, e);

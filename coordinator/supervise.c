@@ -59,9 +59,9 @@ status supervise_lost(pipeline *p, uint32_t s, errmsg *e)
         usleep(10000);
     }
     errmsg changed = {0};
+    /* A file cut short under a mapping is a SIGBUS there. */
     const char *hint = "";
-    if (WIFSIGNALED(w) && WTERMSIG(w) == SIGBUS && gguf_unchanged(p->file, &changed) != ST_OK)
-        hint = "; its model file changed on disk";
+    if (gguf_unchanged(p->file, &changed) != ST_OK) hint = "; its model file changed on disk";
     return errmsg_set(e, ST_STAGE_LOST, "stage %u (pid %d, layers %u-%u) was lost %s: %s%s", s,
                       t->pid, p->plan.stage[s].layer_begin,
                       p->plan.stage[s].layer_end - 1, phase_words(p, s), how, hint);

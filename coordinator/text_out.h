@@ -1,6 +1,7 @@
 /* text_out.h - generated text on its way to standard output: whole characters only, as they come.
  *
- * A character that stays unfinished at the end is U+FFFD; a newline ends the text if it has none. */
+ * A character that stays unfinished at the end is U+FFFD; a newline ends the text if it has none.
+ */
 #ifndef COORDINATOR_TEXT_OUT_H
 #define COORDINATOR_TEXT_OUT_H
 

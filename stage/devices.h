@@ -1,5 +1,5 @@
-/* devices.h - what `memra-stage --probe F` does: the CUDA devices that a stage could use, as lines of
- * text for the coordinator, which links no CUDA.
+/* devices.h - what `memra-stage --probe F` does: the CUDA devices that a stage could use, as lines
+ * of text for the coordinator, which links no CUDA.
  *
  *     cuda N                                          (N -1: this build has no cuda table)
  *     gpu ORDINAL UUID MAJOR.MINOR MEMORY FREE NAME   (N lines; memory in bytes; the name may hold

@@ -9,11 +9,11 @@
  * table holds is never written: a fork copies first. Owns nothing of the host memory; owns the
  * pools.
  *
- * Classes (common/kvclass.h) have pools, tables and counts of their own. A table of the window class
- * loses its first entries as they slide out (KV_RELEASE); an entry that was released is WIRE_NONE and
- * is never read: a row is refused whose window begins before the entries that are left. A model
- * without window layers has the global class only; operations on a class without blocks and
- * snapshots of state are refused by name. */
+ * Classes (common/kvclass.h) have pools, tables and counts of their own. A table of the window
+ * class loses its first entries as they slide out (KV_RELEASE); an entry that was released is
+ * WIRE_NONE and is never read: a row is refused whose window begins before the entries that are
+ * left. A model without window layers has the global class only; operations on a class without
+ * blocks and snapshots of state are refused by name. */
 #ifndef STAGE_KV_H
 #define STAGE_KV_H
 
@@ -63,8 +63,8 @@ typedef struct {
     uint32_t step;       /* counts kv_step_begin */
 } kv_cache;
 
-/* Allocate the pools of the layers [layer_begin, layer_end), zeroed. host: zeroed memory of `at`, which must outlive
- * the cache. ST_RESOURCES; *out can be closed then too. */
+/* Allocate the pools of the layers [layer_begin, layer_end), zeroed. host: zeroed memory of `at`,
+ * which must outlive the cache. ST_RESOURCES; *out can be closed then too. */
 MUST_USE status kv_open(kv_cache *out, const backend *b, backend_device *device,
                         const model_desc *m, uint32_t layer_begin, uint32_t layer_end, dtype type,
                         const stage_limits *l, char *host, const host_layout *at, errmsg *e);
@@ -75,8 +75,8 @@ uint64_t kv_bytes(const kv_cache *c); /* of all pools */
 /* Check and apply operations in order; each is checked whole before it is applied. ST_PROTOCOL
  * names operation, field and bound: the ones before it have been applied then. Rules beyond wire.h:
  * OPEN: the branch is closed. FORK: the branch is open, its table empty, branch b another open one,
- * whose table covers a / KV_BLOCK blocks; what b has released the fork does not have either. ALLOC: a
- * is at most the number of entries (a replaced entry is let go) and not released. RELEASE: class
+ * whose table covers a / KV_BLOCK blocks; what b has released the fork does not have either. ALLOC:
+ * a is at most the number of entries (a replaced entry is let go) and not released. RELEASE: class
  * window, a at most the number of entries. COPY, WIPE: block a stands in at most one table; branch
  * and generation are not read; tokens go with the global class. */
 MUST_USE status kv_ops(kv_cache *c, backend_queue *q, const wire_kv_op *ops, uint32_t n_ops,

@@ -56,7 +56,7 @@ static status ffn_block(stage *s, const layer_weights *w, errmsg *e)
     return ST_OK;
 }
 
-/* A block's output, in normed, onto the residual stream; through a norm of its own if it has one. */
+/* A block's output, in normed, onto the residual stream, through its own norm if it has one. */
 static status add_block(stage *s, dev_ptr post_norm, errmsg *e)
 {
     const model_desc *m = s->m;

@@ -66,7 +66,7 @@ static bool supports(const backend_device *d, op_kind op, dtype t)
     switch (op) {
     case OP_EMBED:
     case OP_MATMUL:
-        return t == DT_F32 || t == DT_F16 || t == DT_BF16 || t == DT_Q8_0;
+        return dtype_get(t) != NULL && dtype_get(t)->supported;
     case OP_KV_WRITE:
     case OP_ATTENTION:
         return t == DT_F32 || t == DT_F16 || t == DT_BF16;

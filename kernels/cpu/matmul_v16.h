@@ -5,7 +5,9 @@
  * tiled cannot be seen in the bits):
  *
  * Few rows (decode): weights are streamed once from memory, converted in registers and used for all
- * rows; the next tile's weights are fetched ahead. Bound by memory.
+ * rows; the next tile's weights are fetched ahead. Bound by memory. Blocks of quants (quant.h) keep
+ * one output's lanes in registers for a span of values, which the processor overlaps with the next
+ * output's.
  *
  * Many rows (prompt): blocks in three levels. DEPTH values of TILE_OUTS weight rows are converted
  * into a panel that stays in L1 and meets BLOCK_ROWS rows of x in tiles of TILE_OUTS x TILE_ROWS
@@ -14,9 +16,10 @@
  * the fused multiply-add units. */
 #include "kernels/cpu/convert.h"
 #include "kernels/cpu/isa_ops.h"
+#include "kernels/cpu/quant_v16.h"
 #include "kernels/cpu/v16_load.h"
 
-#define DECODE_ROWS_MAX 16u /* above it, converting once for all rows pays */
+#define DECODE_ROWS_MAX 16u /* above it, converting once for all rows pays; quants: above 4 */
 #define BLOCK_ROWS 96u
 #define GROUP_OUTS 48u
 #define DEPTH 512u /* a multiple of 32 */
@@ -41,6 +44,22 @@ V16 void store_outputs(const product *p, uint32_t r, uint32_t o, v16 y, uint32_t
         v16_store(out, p->bias == NULL ? y : v16_add(y, v16_load(bias)));
     } else {
         v16_store_part(out, p->bias == NULL ? y : v16_add(y, v16_load_part(bias, n)), n);
+    }
+}
+
+/* The sums of the lanes acc [n_rows, n_outs] as outputs [o, o + n_outs) of rows [r, r + n_rows). */
+V16 void store_tile(const product *p, const v16 *acc, uint32_t r, uint32_t o, uint32_t n_rows,
+                    uint32_t n_outs)
+{
+    float y[16];
+    v16_store(y, v16_reduce16(acc));
+    for (uint32_t k = 0; k < n_rows; k++) {
+        float *out = p->out + (uint64_t)(r + k) * p->n_out + o;
+        for (uint32_t j = 0; j < n_outs; j++) {
+            float b = y[k * n_outs + j];
+            if (p->bias != NULL) b += load_f32(p->bias + 4ull * (o + j));
+            out[j] = b;
+        }
     }
 }
 
@@ -71,34 +90,87 @@ V16 void decode_tile(const product *p, dtype type, uint32_t r, uint32_t o, const
             }
         }
     }
-    if (type != DT_Q8_0) {
-        for (; i < p->n_in; i += 16, w += bytes_of_32(type) / 2) {
-            uint32_t n = p->n_in - i < 16 ? p->n_in - i : 16;
-            v16_mask m = v16_mask_range(0, n);
+    for (; i < p->n_in; i += 16, w += bytes_of_32(type) / 2) {
+        uint32_t n = p->n_in - i < 16 ? p->n_in - i : 16;
+        v16_mask m = v16_mask_range(0, n);
 #pragma GCC unroll 16
-            for (uint32_t j = 0; j < n_outs; j++) {
-                const char *wj = w + j * p->row_bytes;
-                v16 wv = n == 16 ? v16_load_half(type, wj, 0) : v16_load_stored_part(type, wj, n);
+        for (uint32_t j = 0; j < n_outs; j++) {
+            const char *wj = w + j * p->row_bytes;
+            v16 wv = n == 16 ? v16_load_half(type, wj, 0) : v16_load_stored_part(type, wj, n);
 #pragma GCC unroll 4
-                for (uint32_t k = 0; k < n_rows; k++) {
-                    const float *xk = x + (uint64_t)k * p->n_in + i;
-                    v16 xv = n == 16 ? v16_load(xk) : v16_load_part(xk, n);
-                    v16 *a = &acc[k * n_outs + j];
-                    *a = v16_select(m, v16_fma(wv, xv, *a), *a);
-                }
+            for (uint32_t k = 0; k < n_rows; k++) {
+                const float *xk = x + (uint64_t)k * p->n_in + i;
+                v16 xv = n == 16 ? v16_load(xk) : v16_load_part(xk, n);
+                v16 *a = &acc[k * n_outs + j];
+                *a = v16_select(m, v16_fma(wv, xv, *a), *a);
             }
         }
     }
-    float y[16];
-    v16_store(y, v16_reduce16(acc));
+    store_tile(p, acc, r, o, n_rows, n_outs);
+}
+
+/* n values of one output go to its lanes, a vector for each row. */
+V16 void dot_span(const product *p, dtype type, v16 *lanes, const char *w, const float *x,
+                  const uint32_t n, const uint32_t n_rows)
+{
+    v16 acc[4];
+    const float *row[4];
+    quant_span b;
+#pragma GCC unroll 4
     for (uint32_t k = 0; k < n_rows; k++) {
-        float *out = p->out + (uint64_t)(r + k) * p->n_out + o;
+        acc[k] = lanes[k];
+        row[k] = x + (uint64_t)k * p->n_in;
+        __asm__("" : "+r"(row[k])); /* one register, not one for each address below */
+    }
+    quant_open(type, &b, w, n);
+#pragma GCC unroll 16
+    for (uint32_t c = 0; c < n / 16; c++) {
+        v16 wv = quant_vector(type, &b, c);
+#pragma GCC unroll 4
+        for (uint32_t k = 0; k < n_rows; k++)
+            acc[k] = v16_fma(wv, v16_load(row[k] + 16 * c), acc[k]);
+    }
+#pragma GCC unroll 4
+    for (uint32_t k = 0; k < n_rows; k++) lanes[k] = acc[k];
+}
+
+/* decode_tile of quants, from row 0 on; lanes of output j lie together. */
+V16 void decode_quant_tile(const product *p, dtype type, uint32_t o, const uint32_t n_rows,
+                           uint32_t n_outs)
+{
+    const uint32_t span_bytes = QUANT_SPAN / quant_block_values(type) * quant_block_bytes(type);
+    const char *w = p->w + o * p->row_bytes;
+    const uint64_t ahead = n_outs * p->row_bytes;
+    v16 lanes[16], acc[16];
+    uint32_t i = 0;
+    for (uint32_t j = 0; j < 16; j++) lanes[j] = acc[j] = v16_zero();
+    for (; i + QUANT_SPAN <= p->n_in; i += QUANT_SPAN, w += span_bytes) {
         for (uint32_t j = 0; j < n_outs; j++) {
-            float b = y[k * n_outs + j];
-            if (p->bias != NULL) b += load_f32(p->bias + 4ull * (o + j));
-            out[j] = b;
+            const char *wj = w + j * p->row_bytes;
+#pragma GCC unroll 8
+            for (uint32_t at = 0; at < span_bytes; at += 64)
+                _mm_prefetch(wj + ahead + at, _MM_HINT_T0);
+            dot_span(p, type, lanes + j * n_rows, wj, p->x + i, QUANT_SPAN, n_rows);
         }
     }
+    if (quant_block_values(type) < QUANT_SPAN) {
+        for (; i < p->n_in; i += 32, w += quant_block_bytes(type)) {
+            for (uint32_t j = 0; j < n_outs; j++)
+                dot_span(p, type, lanes + j * n_rows, w + j * p->row_bytes, p->x + i, 32, n_rows);
+        }
+    }
+    for (uint32_t j = 0; j < n_outs; j++) {
+        for (uint32_t k = 0; k < n_rows; k++) acc[k * n_outs + j] = lanes[j * n_rows + k];
+    }
+    store_tile(p, acc, 0, o, n_rows, n_outs);
+}
+
+V16 void decode_quant(const product *p, dtype type, const uint32_t n_rows, uint32_t o_begin,
+                      uint32_t o_end)
+{
+    const uint32_t n = n_rows == 1 ? 8 : 16 / n_rows;
+    for (uint32_t o = o_begin; o < o_end; o += n)
+        decode_quant_tile(p, type, o, n_rows, o_end - o < n ? o_end - o : n);
 }
 
 V16 void decode(const product *p, dtype type, const uint32_t n_rows, const uint32_t n_outs,
@@ -133,13 +205,18 @@ V16 void fill_panel(const product *p, dtype type, float *panel, uint32_t o, uint
             for (uint32_t c = 0; c < n_vectors; c++) v16_store(to + 16 * TILE_OUTS * c, v16_zero());
             continue;
         }
-        const char *w = p->w + (o + j) * p->row_bytes + i / 32 * bytes_of_32(type);
+        const char *w = p->w + (o + j) * p->row_bytes;
         uint32_t c = 0;
+        if (quant_is(type)) {
+            w += i / quant_block_values(type) * quant_block_bytes(type);
+            quant_store(type, to, 16 * TILE_OUTS, w, n);
+            continue;
+        }
+        w += i / 32 * bytes_of_32(type);
         for (; 16 * c + 32 <= n; c += 2, w += bytes_of_32(type)) {
             v16_store(to + 16 * TILE_OUTS * c, v16_load_half(type, w, 0));
             v16_store(to + 16 * TILE_OUTS * (c + 1), v16_load_half(type, w, 1));
         }
-        if (type == DT_Q8_0) continue;
         for (; c < n_vectors; c++, w += bytes_of_32(type) / 2) {
             uint32_t rest = n - 16 * c;
             v16_store(to + 16 * TILE_OUTS * c, rest >= 16 ? v16_load_half(type, w, 0)
@@ -164,7 +241,11 @@ V16 void tile(float *lanes, const float *panel, const float *x, uint32_t n_in, u
     for (; i + 16 <= n; i += 16, panel += 16 * TILE_OUTS) {
         v16 xv[TILE_ROWS];
 #pragma GCC unroll 8
-        for (uint32_t k = 0; k < n_rows; k++) xv[k] = v16_load(x + (uint64_t)k * n_in + i);
+        for (uint32_t k = 0; k < n_rows; k++) {
+            xv[k] = v16_load(x + (uint64_t)k * n_in + i);
+            /* The next tile's rows lie pages away, where no prefetcher looks. */
+            _mm_prefetch((const char *)(x + (uint64_t)(k + n_rows) * n_in + i), _MM_HINT_T0);
+        }
 #pragma GCC unroll 8
         for (uint32_t j = 0; j < TILE_OUTS; j++) {
             v16 wv = v16_hold(v16_load(panel + 16 * j));
@@ -226,12 +307,20 @@ V16 void block(const product *p, dtype type, uint32_t r, uint32_t n_rows, uint32
     }
 }
 
-V16 void matmul_type(const product *p, dtype type, uint32_t o_begin, uint32_t o_end,
-                     float *scratch)
+V16 void matmul_blocks(const product *p, dtype type, uint32_t o_begin, uint32_t o_end,
+                       float *scratch)
+{
+    for (uint32_t r = 0; r < p->n_rows; r += BLOCK_ROWS) {
+        uint32_t n_rows = p->n_rows - r < BLOCK_ROWS ? p->n_rows - r : BLOCK_ROWS;
+        for (uint32_t o = o_begin; o < o_end; o += GROUP_OUTS)
+            block(p, type, r, n_rows, o, o_end - o < GROUP_OUTS ? o_end - o : GROUP_OUTS, scratch);
+    }
+}
+
+V16 void matmul_floats(const product *p, dtype type, uint32_t o_begin, uint32_t o_end,
+                       float *scratch)
 {
     switch (p->n_rows) {
-    case 0:
-        return;
     case 1:
         decode(p, type, 1, DECODE_OUTS_1, o_begin, o_end);
         return;
@@ -251,33 +340,40 @@ V16 void matmul_type(const product *p, dtype type, uint32_t o_begin, uint32_t o_
         decode_many(p, type, 1, whole, o_end);
         return;
     }
-    for (uint32_t r = 0; r < p->n_rows; r += BLOCK_ROWS) {
-        uint32_t n_rows = p->n_rows - r < BLOCK_ROWS ? p->n_rows - r : BLOCK_ROWS;
-        for (uint32_t o = o_begin; o < o_end; o += GROUP_OUTS)
-            block(p, type, r, n_rows, o, o_end - o < GROUP_OUTS ? o_end - o : GROUP_OUTS, scratch);
+    matmul_blocks(p, type, o_begin, o_end, scratch);
+}
+
+V16 void matmul_quants(const product *p, dtype type, uint32_t o_begin, uint32_t o_end,
+                       float *scratch)
+{
+    switch (p->n_rows) {
+    case 1:
+        decode_quant(p, type, 1, o_begin, o_end);
+        return;
+    case 2:
+        decode_quant(p, type, 2, o_begin, o_end);
+        return;
+    case 3:
+        decode_quant(p, type, 3, o_begin, o_end);
+        return;
+    case 4:
+        decode_quant(p, type, 4, o_begin, o_end);
+        return;
     }
+    matmul_blocks(p, type, o_begin, o_end, scratch);
 }
 
 /* One function per type, so that each is optimised with its type as a constant. */
-static void matmul_f32(const product *p, uint32_t o_begin, uint32_t o_end, float *scratch)
-{
-    matmul_type(p, DT_F32, o_begin, o_end, scratch);
-}
-
-static void matmul_f16(const product *p, uint32_t o_begin, uint32_t o_end, float *scratch)
-{
-    matmul_type(p, DT_F16, o_begin, o_end, scratch);
-}
-
-static void matmul_bf16(const product *p, uint32_t o_begin, uint32_t o_end, float *scratch)
-{
-    matmul_type(p, DT_BF16, o_begin, o_end, scratch);
-}
-
-static void matmul_q8_0(const product *p, uint32_t o_begin, uint32_t o_end, float *scratch)
-{
-    matmul_type(p, DT_Q8_0, o_begin, o_end, scratch);
-}
+#define MATMUL_OF_TYPE(type)                                                                       \
+    static void matmul_##type(const product *p, uint32_t o_begin, uint32_t o_end, float *scratch)  \
+    {                                                                                              \
+        if (quant_is(type))                                                                        \
+            matmul_quants(p, type, o_begin, o_end, scratch);                                       \
+        else                                                                                       \
+            matmul_floats(p, type, o_begin, o_end, scratch);                                       \
+    }
+#define MATMUL_TYPES(X) X(DT_F32) X(DT_F16) X(DT_BF16) QUANT_TYPES(X)
+MATMUL_TYPES(MATMUL_OF_TYPE)
 
 void ISA_NAME(matmul, V16_ISA)(float *out, const void *w, dtype type, uint32_t n_in, uint32_t n_out,
                                const float *x, const void *bias, uint32_t n_rows, uint32_t o_begin,
@@ -285,19 +381,13 @@ void ISA_NAME(matmul, V16_ISA)(float *out, const void *w, dtype type, uint32_t n
 {
     product p = {.out = out, .w = w, .x = x, .bias = bias, .row_bytes = dtype_bytes(type, n_in),
                  .n_in = n_in, .n_out = n_out, .n_rows = n_rows};
+    if (n_rows == 0) return;
     switch (type) {
-    case DT_F32:
-        matmul_f32(&p, o_begin, o_end, scratch);
+#define MATMUL_CASE(type)                                                                          \
+    case type:                                                                                     \
+        matmul_##type(&p, o_begin, o_end, scratch);                                                \
         return;
-    case DT_F16:
-        matmul_f16(&p, o_begin, o_end, scratch);
-        return;
-    case DT_BF16:
-        matmul_bf16(&p, o_begin, o_end, scratch);
-        return;
-    case DT_Q8_0:
-        matmul_q8_0(&p, o_begin, o_end, scratch);
-        return;
+        MATMUL_TYPES(MATMUL_CASE)
     default:
         CHECK(!"a type that supports() refuses");
     }

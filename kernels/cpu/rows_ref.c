@@ -3,6 +3,7 @@
 #include "kernels/cpu/gelu.h"
 #include "kernels/cpu/isa_ops.h"
 #include "kernels/cpu/lanes_ref.h"
+#include "kernels/cpu/quant.h"
 #include "kernels/cpu/rope_plain.h"
 
 #include "common/fmath.h"
@@ -53,15 +54,8 @@ void to_f32_ref(float *out, const void *in, dtype type, uint64_t n)
     case DT_BF16:
         for (uint64_t i = 0; i < n; i++) out[i] = f32_of_bf16(load_u16(p + 2 * i));
         break;
-    case DT_Q8_0: /* blocks of 32: f16 d, int8 q[32] */
-        CHECK(n % 32 == 0);
-        for (uint64_t b = 0; b < n / 32; b++, p += 34) {
-            float d = f32_of_f16(load_u16(p));
-            for (int i = 0; i < 32; i++) out[32 * b + i] = d * (float)(int8_t)p[2 + i];
-        }
-        break;
     default:
-        CHECK(!"a type that supports() refuses");
+        quant_to_f32_ref(out, in, type, n);
     }
 }
 

@@ -3,6 +3,7 @@
 #include "kernels/cpu/convert.h"
 #include "kernels/cpu/gelu.h"
 #include "kernels/cpu/isa_ops.h"
+#include "kernels/cpu/quant_v16.h"
 #include "kernels/cpu/rope_plain.h"
 #include "kernels/cpu/v16_load.h"
 
@@ -98,13 +99,12 @@ void ISA_NAME(to_f32, V16_ISA)(float *out, const void *in, dtype type, uint64_t 
         for (; n >= 16; n -= 16, p += 32, out += 16) v16_store(out, v16_load_bf16(p));
         for (; n > 0; n--, p += 2) *out++ = f32_of_bf16(load_u16(p));
         return;
-    case DT_Q8_0:
-        CHECK(n % 32 == 0);
-        for (; n > 0; n -= 32, p += 34, out += 32) {
-            v16_store(out, v16_load_half(DT_Q8_0, p, 0));
-            v16_store(out + 16, v16_load_half(DT_Q8_0, p, 1));
-        }
+#define TO_F32_CASE(type)                                                                          \
+    case type:                                                                                     \
+        CHECK(n % quant_block_values(type) == 0);                                                  \
+        quant_store(type, out, 16, p, n);                                                          \
         return;
+        QUANT_TYPES(TO_F32_CASE)
     default:
         CHECK(!"a type that supports() refuses");
     }

@@ -147,12 +147,10 @@ V16 v16 v16_load_bf16_part(const void *p, uint32_t n)
     return v16_load_bf16(h);
 }
 
-V16 v16 v16_load_i8(const void *p)
+V16 v16 v16_of_i8(__m128i q)
 {
-    const char *q = p;
-    return (v16){_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)q))),
-                 _mm256_cvtepi32_ps(
-                     _mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)(q + 8))))};
+    return (v16){_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(q)),
+                 _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_unpackhi_epi64(q, q)))};
 }
 
 V16 v16 v16_broadcast_f16(const void *p)

@@ -126,9 +126,10 @@ V16 v16 v16_load_bf16_part(const void *p, uint32_t n)
     return _mm512_castsi512_ps(_mm512_slli_epi32(u, 16));
 }
 
-V16 v16 v16_load_i8(const void *p)
+/* Sixteen signed bytes. */
+V16 v16 v16_of_i8(__m128i q)
 {
-    return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(p)));
+    return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(q));
 }
 
 /* The f16 at p in every lane. */

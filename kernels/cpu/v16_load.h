@@ -1,15 +1,15 @@
-/* v16_load.h - stored weights as v16, for every type. Include one of the v16_<isa>.h before. `type`
- * is a constant wherever these are called, so that the choice costs nothing. */
+/* v16_load.h - stored floats (F32, F16, BF16) as v16; quant_v16.h has the other types. Include one
+ * of the v16_<isa>.h before. `type` is a constant wherever these are called, so that the choice
+ * costs nothing. */
 #ifndef KERNELS_CPU_V16_LOAD_H
 #define KERNELS_CPU_V16_LOAD_H
 
 #include "common/dtype.h"
-#include "common/status.h"
 
-/* Stored bytes of 32 values: a block of Q8_0, two vectors of the others. */
+/* Stored bytes of 32 values. */
 V16 uint64_t bytes_of_32(dtype type)
 {
-    return type == DT_F32 ? 128 : type == DT_Q8_0 ? 34 : 64;
+    return type == DT_F32 ? 128 : 64;
 }
 
 /* Vector `half` (0, 1) of the 32 values at p. */
@@ -20,14 +20,12 @@ V16 v16 v16_load_half(dtype type, const char *p, uint32_t half)
         return v16_load(p + 64 * half);
     case DT_F16:
         return v16_load_f16(p + 32 * half);
-    case DT_BF16:
+    default: /* BF16 */
         return v16_load_bf16(p + 32 * half);
-    default: /* Q8_0: f16 d, int8 q[32] */
-        return v16_mul(v16_broadcast_f16(p), v16_load_i8(p + 2 + 16 * half));
     }
 }
 
-/* The first n < 16 values at p, the rest 0. Q8_0 has no such rows. */
+/* The first n < 16 values at p, the rest 0. */
 V16 v16 v16_load_stored_part(dtype type, const char *p, uint32_t n)
 {
     switch (type) {
@@ -35,11 +33,8 @@ V16 v16 v16_load_stored_part(dtype type, const char *p, uint32_t n)
         return v16_load_part(p, n);
     case DT_F16:
         return v16_load_f16_part(p, n);
-    case DT_BF16:
+    default: /* BF16 */
         return v16_load_bf16_part(p, n);
-    default:
-        CHECK(!"Q8_0 rows are whole blocks");
-        return v16_zero();
     }
 }
 

@@ -1,10 +1,9 @@
-// Attention and the writing of K and V.
-//
-// A block of 256 threads serves up to 8 queries (rows of one block table, query heads of one KV
-// head), cell by cell of 256 keys. In a cell: thread j makes the scores of key j, each a chain of
-// fused multiply-adds over the head; e = exp(s - m); l is the tree of block_sum over the 256 places
-// (0 where masked); o is a chain over the keys, ascending, that skips keys whose e is 0. Cells meet
-// in ascending order by backend.h's formula, in this block or in attention_merge: the same bits.
+// Attention. A block of 256 threads serves up to 8 queries (rows of one block table, query heads of
+// one KV head), cell by cell of 256 keys. In a cell: thread j makes the scores of key j, each a
+// chain of fused multiply-adds over the head; e = exp(s - m); l is the tree of block_sum over the
+// 256 places (0 where masked); o is a chain over the keys, ascending, that skips keys whose e is 0.
+// Cells meet in ascending order by backend.h's formula, in this block or in attention_merge: the
+// same bits.
 #include "kernels/cuda/common.cuh"
 
 static constexpr uint32_t CELL = 256, QUERIES = 8, BLOCK_KEYS = 64;
@@ -19,54 +18,26 @@ struct attention_args {
 };
 
 template <typename T> __device__ __forceinline__ float to_f32(T v);
-template <> __device__ __forceinline__ float to_f32(float v) { return v; }
-template <> __device__ __forceinline__ float to_f32(__half v) { return __half2float(v); }
-template <> __device__ __forceinline__ float to_f32(__nv_bfloat16 v) { return __bfloat162float(v); }
-
-template <typename T> __device__ __forceinline__ T from_f32(float v);
-template <> __device__ __forceinline__ float from_f32(float v) { return v; }
-template <> __device__ __forceinline__ __half from_f32(float v) { return __float2half_rn(v); }
-template <> __device__ __forceinline__ __nv_bfloat16 from_f32(float v)
+template <> __device__ __forceinline__ float to_f32(float v)
 {
-    return __float2bfloat16_rn(v);
+    return v;
 }
-
-// --- writing ---
-
-template <typename T> static __global__ void kv_write(const cuda_kv kv, const float *k, const float *v)
+template <> __device__ __forceinline__ float to_f32(__half v)
 {
-    kernel_begin();
-    uint32_t r = blockIdx.x, h = blockIdx.y, n = kv.n_head;
-    if (kv.live[r] == 0) return;
-    uint32_t p = kv.position[r];
-    uint64_t block = kv.tables[kv.table[r] + p / BLOCK_KEYS];
-    uint64_t to = ((block * kv.n_kv_heads + h) * BLOCK_KEYS + p % BLOCK_KEYS) * n;
-    uint64_t from = ((uint64_t)r * kv.n_kv_heads + h) * n;
-    for (uint32_t i = threadIdx.x; i < n; i += blockDim.x) {
-        ((T *)kv.k)[to + i] = from_f32<T>(k[from + i]);
-        ((T *)kv.v)[to + i] = from_f32<T>(v[from + i]);
-    }
+    return __half2float(v);
 }
-
-cudaError_t cuda_launch_kv_write(cudaStream_t s, const cuda_kv *kv, const float *k, const float *v,
-                                 uint32_t n_rows)
+template <> __device__ __forceinline__ float to_f32(__nv_bfloat16 v)
 {
-    dim3 grid(n_rows, kv->n_kv_heads);
-    if (kv->type == DT_F32)
-        return start(kv_write<float>, grid, 128, 0, s, *kv, k, v);
-    if (kv->type == DT_F16)
-        return start(kv_write<__half>, grid, 128, 0, s, *kv, k, v);
-    return start(kv_write<__nv_bfloat16>, grid, 128, 0, s, *kv, k, v);
+    return __bfloat162float(v);
 }
-
-// --- attention ---
 
 // Scores of one key for all queries: s[i] = sum over d of q[i][d] k[d].
 template <typename T>
 __device__ __forceinline__ void dots(float s[QUERIES], const float *q, const T *k, uint32_t n)
 {
     constexpr uint32_t V = 16 / sizeof(T);
-    for (uint32_t i = 0; i < QUERIES; i++) s[i] = 0;
+    for (uint32_t i = 0; i < QUERIES; i++)
+        s[i] = 0;
     uint32_t d = 0;
     if (n % V == 0) { // rows begin on 16 bytes then
         for (; d < n; d += V) {
@@ -88,11 +59,13 @@ __device__ __forceinline__ void dots(float s[QUERIES], const float *q, const T *
     for (; d < n; d++) {
         float kv = to_f32(k[d]);
 #pragma unroll
-        for (uint32_t i = 0; i < QUERIES; i++) s[i] = __fmaf_rn(q[i * n + d], kv, s[i]);
+        for (uint32_t i = 0; i < QUERIES; i++)
+            s[i] = __fmaf_rn(q[i * n + d], kv, s[i]);
     }
 }
 
-struct __align__(16) block_state {
+struct __align__(16) block_state
+{
     float e[QUERIES][CELL];
     float red[QUERIES][8];
     float m[QUERIES], l[QUERIES], wa[QUERIES], wb[QUERIES], cell_m[QUERIES], cell_l[QUERIES];
@@ -113,11 +86,13 @@ static __device__ void add_values(const attention_args &a, block_state &b, float
     for (uint32_t d = threadIdx.x % width; d < n; d += width) {
         float acc[QUERIES];
 #pragma unroll
-        for (uint32_t i = 0; i < QUERIES; i++) acc[i] = 0;
+        for (uint32_t i = 0; i < QUERIES; i++)
+            acc[i] = 0;
         for (uint32_t j = begin; j < end;) {
             uint32_t stop = min(end, (j / BLOCK_KEYS + 1) * BLOCK_KEYS);
-            const T *at = v + b.block[j % CELL / BLOCK_KEYS] * (uint64_t)a.kv.n_kv_heads * BLOCK_KEYS * n +
-                          head_at + (uint64_t)(j % BLOCK_KEYS) * n + d;
+            const T *at =
+                v + b.block[j % CELL / BLOCK_KEYS] * (uint64_t)a.kv.n_kv_heads * BLOCK_KEYS * n +
+                head_at + (uint64_t)(j % BLOCK_KEYS) * n + d;
 #pragma unroll 4
             for (; j < stop; j++, at += n) {
                 float value = to_f32(*at);
@@ -153,8 +128,9 @@ static __device__ void weigh(const attention_args &a, block_state &b, const floa
     uint32_t n = a.kv.n_head, j = cell * CELL + threadIdx.x, warp = threadIdx.x / 32;
     float s[QUERIES];
     if (j >= begin && j < end) {
-        const T *key = k + b.block[threadIdx.x / BLOCK_KEYS] * (uint64_t)a.kv.n_kv_heads * BLOCK_KEYS * n +
-                       head_at + (uint64_t)(j % BLOCK_KEYS) * n;
+        const T *key =
+            k + b.block[threadIdx.x / BLOCK_KEYS] * (uint64_t)a.kv.n_kv_heads * BLOCK_KEYS * n +
+            head_at + (uint64_t)(j % BLOCK_KEYS) * n;
         dots(s, qs, key, n);
     }
 #pragma unroll
@@ -162,7 +138,8 @@ static __device__ void weigh(const attention_args &a, block_state &b, const floa
         bool in = i < n_queries && j >= b.first[i] && j <= b.last[i];
         s[i] = in ? __fmul_rn(a.scale, s[i]) : -INFINITY;
         float m = s[i];
-        for (int half = 16; half >= 1; half /= 2) m = fmaxf(m, __shfl_xor_sync(~0u, m, half));
+        for (int half = 16; half >= 1; half /= 2)
+            m = fmaxf(m, __shfl_xor_sync(~0u, m, half));
         if (threadIdx.x % 32 == 0) b.red[i][warp] = m;
     }
     __syncthreads();
@@ -170,7 +147,8 @@ static __device__ void weigh(const attention_args &a, block_state &b, const floa
 #pragma unroll
     for (uint32_t i = 0; i < QUERIES; i++) {
         float m = b.red[i][0];
-        for (int w = 1; w < 8; w++) m = fmaxf(m, b.red[i][w]);
+        for (int w = 1; w < 8; w++)
+            m = fmaxf(m, b.red[i][w]);
         bool in = i < n_queries && j >= b.first[i] && j <= b.last[i];
         e[i] = in ? exp_f32(__fsub_rn(s[i], m)) : 0.0f;
         b.e[i][threadIdx.x] = e[i];
@@ -186,7 +164,8 @@ static __device__ void weigh(const attention_args &a, block_state &b, const floa
     if (threadIdx.x < n_queries) {
         uint32_t q = threadIdx.x;
         float l = b.red[q][0];
-        for (int w = 1; w < 8; w++) l = __fadd_rn(l, b.red[q][w]);
+        for (int w = 1; w < 8; w++)
+            l = __fadd_rn(l, b.red[q][w]);
         b.cell_l[q] = l;
         bool in = b.last[q] / CELL >= cell && b.first[q] / CELL <= cell;
         if (in && a.n_cells > 0) {
@@ -231,7 +210,8 @@ static __device__ void serve(const attention_args &a, block_state &b, float *qs,
     }
     for (uint32_t i = threadIdx.x; i < QUERIES * n; i += 256) {
         uint32_t q = i / n;
-        qs[i] = q < n_queries ? a.x[((uint64_t)b.row[q] * a.n_heads + b.head[q]) * n + i % n] : 0.0f;
+        qs[i] =
+            q < n_queries ? a.x[((uint64_t)b.row[q] * a.n_heads + b.head[q]) * n + i % n] : 0.0f;
     }
     const uint32_t *table = a.kv.tables + a.kv.table[r0];
     uint64_t head_at = (uint64_t)kv_head * BLOCK_KEYS * n;
@@ -263,7 +243,8 @@ static __device__ void serve(const attention_args &a, block_state &b, float *qs,
     }
 }
 
-template <typename T> static __global__ void __launch_bounds__(256) attention(const attention_args a)
+template <typename T>
+static __global__ void __launch_bounds__(256) attention(const attention_args a)
 {
     __shared__ block_state b;
     extern __shared__ __align__(16) float floats[]; // queries, then outputs
@@ -276,7 +257,8 @@ template <typename T> static __global__ void __launch_bounds__(256) attention(co
     while (r0 < end) {
         uint32_t r1 = r0 + 1;
         if (a.kv.live[r0] != 0) {
-            while (r1 < end && a.kv.live[r1] != 0 && a.kv.table[r1] == a.kv.table[r0]) r1++;
+            while (r1 < end && a.kv.live[r1] != 0 && a.kv.table[r1] == a.kv.table[r0])
+                r1++;
             serve<T>(a, b, floats, floats + QUERIES * n, r0, r1, kv_head, head0, n_heads);
         } else if (a.n_cells == 0) { // unused, but never left over
             for (uint32_t i = threadIdx.x; i < n_heads * n; i += 256)

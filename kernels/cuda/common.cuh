@@ -49,10 +49,10 @@ __device__ __forceinline__ float finish_sum(float sum, int exponent, const float
 __device__ __forceinline__ void mma_step(float d[4], uint32_t a0, uint32_t a1, uint32_t a2,
                                          uint32_t a3, uint32_t b0, uint32_t b1)
 {
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, "
-                 "{%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-                 : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, "
+        "{%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
 
 // --- bulk copies into shared memory, counted by a barrier there ---
@@ -91,16 +91,17 @@ __device__ __forceinline__ void barrier_wait(uint64_t *b, uint32_t parity)
 // bytes and both addresses: multiples of 16
 __device__ __forceinline__ void bulk_copy(void *to, const void *from, uint32_t bytes, uint64_t *b)
 {
-    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, "
-                 "[%3];" ::"r"(shared_address(to)),
-                 "l"(from), "r"(bytes), "r"(shared_address(b))
-                 : "memory");
+    asm volatile(
+        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, "
+        "[%3];" ::"r"(shared_address(to)),
+        "l"(from), "r"(bytes), "r"(shared_address(b))
+        : "memory");
 }
 
 // --- launches: a kernel may be made ready while the one before it on the stream still runs ---
 
-// First in every kernel: the next may be made ready; nothing is read or written before the kernels in
-// front are done.
+// First in every kernel: the next may be made ready; nothing is read or written before the kernels
+// in front are done.
 __device__ __forceinline__ void kernel_begin()
 {
     asm volatile("griddepcontrol.launch_dependents;");
@@ -108,8 +109,8 @@ __device__ __forceinline__ void kernel_begin()
 }
 
 template <class... P, class... A>
-static inline cudaError_t start(void (*kernel)(P...), dim3 grid, uint32_t threads, uint32_t shared_bytes,
-                                cudaStream_t s, A... args)
+static inline cudaError_t start(void (*kernel)(P...), dim3 grid, uint32_t threads,
+                                uint32_t shared_bytes, cudaStream_t s, A... args)
 {
     cudaLaunchAttribute early = {};
     early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
@@ -164,7 +165,8 @@ __host__ __device__ __forceinline__ uint32_t value_place(uint32_t o, uint32_t k)
 
 __device__ __forceinline__ float warp_sum(float v)
 {
-    for (int half = 16; half >= 1; half /= 2) v = __fadd_rn(v, __shfl_xor_sync(~0u, v, half));
+    for (int half = 16; half >= 1; half /= 2)
+        v = __fadd_rn(v, __shfl_xor_sync(~0u, v, half));
     return v;
 }
 
@@ -176,7 +178,8 @@ __device__ __forceinline__ float block_sum(float v, float *room)
     if (threadIdx.x % 32 == 0) room[threadIdx.x / 32] = v;
     __syncthreads();
     float sum = room[0];
-    for (int w = 1; w < 8; w++) sum = __fadd_rn(sum, room[w]);
+    for (int w = 1; w < 8; w++)
+        sum = __fadd_rn(sum, room[w]);
     return sum;
 }
 
@@ -186,7 +189,8 @@ __device__ __forceinline__ uint32_t block_max(uint32_t v, uint32_t *room)
     if (threadIdx.x % 32 == 0) room[threadIdx.x / 32] = v;
     __syncthreads();
     v = room[0];
-    for (int w = 1; w < 8; w++) v = max(v, room[w]);
+    for (int w = 1; w < 8; w++)
+        v = max(v, room[w]);
     return v;
 }
 
@@ -198,8 +202,8 @@ __device__ __forceinline__ uint32_t magnitude_bits(float x)
 // Two neighbours of a row, scaled and rounded.
 __device__ __forceinline__ uint32_t scaled_pair(float a, float b, float scale)
 {
-    __half2 v = __halves2half2(__float2half_rn(__fmul_rn(a, scale)),
-                               __float2half_rn(__fmul_rn(b, scale)));
+    __half2 v =
+        __halves2half2(__float2half_rn(__fmul_rn(a, scale)), __float2half_rn(__fmul_rn(b, scale)));
     return *reinterpret_cast<uint32_t *>(&v);
 }
 

@@ -128,7 +128,8 @@ __device__ __forceinline__ float dequant_iq4_xs(const uint8_t *row, uint32_t k)
 {
     const uint8_t *b = row + k / 256 * 136; // d, high scales u16, low scales[4], q[128]
     uint32_t i = k % 256 / 32;
-    int scale = (int)((b[4 + i / 2] >> (i % 2 * 4) & 15) | (load_u16(b + 2) >> (2 * i) & 3) << 4) - 32;
+    int scale =
+        (int)((b[4 + i / 2] >> (i % 2 * 4) & 15) | (load_u16(b + 2) >> (2 * i) & 3) << 4) - 32;
     return __fmul_rn(__fmul_rn(load_half(b), (float)scale),
                      iq4_value(nibble(b + 8 + i * 16, k % 32)));
 }

@@ -1,4 +1,5 @@
-/* The cuda table: device, memory, streams, events, copies. Ops are in ops.c, weights in weight.c. */
+/* The cuda table: device, memory, streams, events, copies. Ops are in ops.c, weights in weight.c.
+ */
 #include "kernels/cuda/device.h"
 
 #include "common/log.h"
@@ -83,8 +84,8 @@ static status find_ordinal(int *out, const device_spec *s, errmsg *e)
     if (s->cuda_uuid == NULL || s->cuda_uuid[0] == '\0') {
         *out = (int)s->cuda_index;
         if (s->cuda_index < (uint32_t)n) return ST_OK;
-        return errmsg_set(e, ST_RESOURCES, "cuda: no device %u: there %s %d, from 0",
-                          s->cuda_index, n == 1 ? "is" : "are", n);
+        return errmsg_set(e, ST_RESOURCES, "cuda: no device %u: there %s %d, from 0", s->cuda_index,
+                          n == 1 ? "is" : "are", n);
     }
     for (int i = 0; i < n; i++) {
         struct cudaDeviceProp p;
@@ -114,8 +115,10 @@ static status open_all(backend_device *d, errmsg *e)
     snprintf(d->name, sizeof d->name, "cuda:%d %.40s, sm_%d%d", d->ordinal, p.name, p.major,
              p.minor);
     if (p.major < 9) {
-        return errmsg_set(e, ST_RESOURCES, "%s: the kernels of this build need compute capability "
-                          "9.0 or higher", d->name);
+        return errmsg_set(e, ST_RESOURCES,
+                          "%s: the kernels of this build need compute capability "
+                          "9.0 or higher",
+                          d->name);
     }
     d->n_sms = (uint32_t)p.multiProcessorCount;
     TRY_CUDA(d, cudaSetDevice(d->ordinal), e);
@@ -322,7 +325,8 @@ static status event_wait(backend_queue *q, backend_event ev)
     CHECK(ev.value <= d->n_events);
     TRY_CUDA(d, cudaSetDevice(d->ordinal), NULL);
     if (!is_held(d, ev)) return ST_OK;
-    return cuda_result(d, cudaEventSynchronize(d->event[place_of(ev)]), "cudaEventSynchronize", NULL);
+    return cuda_result(d, cudaEventSynchronize(d->event[place_of(ev)]), "cudaEventSynchronize",
+                       NULL);
 }
 
 /* Any thread: between the look and the query the place may be taken again, and then ev is done. */

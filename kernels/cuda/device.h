@@ -12,11 +12,11 @@
 
 #include <stdatomic.h>
 
-#define CUDA_EVENTS 256u                   /* recorded and not yet done, at most */
-#define CUDA_PIECE_BYTES (16ull << 20)     /* of weights, on their way */
-#define CUDA_PREPARED_BYTES (64ull << 20)  /* activations in the tensor core's order, per queue */
-#define CUDA_PREPARED_ROWS 4096u
-#define CUDA_PARTIAL_BYTES (64ull << 20)   /* attention cells that wait to be merged, per queue */
+#define CUDA_EVENTS         256u          /* recorded and not yet done, at most */
+#define CUDA_PIECE_BYTES    (16ull << 20) /* of weights, on their way */
+#define CUDA_PREPARED_BYTES (64ull << 20) /* activations in the tensor core's order, per queue */
+#define CUDA_PREPARED_ROWS  4096u
+#define CUDA_PARTIAL_BYTES  (64ull << 20) /* attention cells that wait to be merged, per queue */
 
 typedef struct cuda_weight cuda_weight;
 
@@ -43,9 +43,9 @@ struct backend_device {
 struct backend_queue {
     backend_device *device;
     cudaStream_t stream;
-    void *prepared;      /* CUDA_PREPARED_BYTES */
-    int32_t *exponents;  /* [CUDA_PREPARED_ROWS] */
-    float *partial;      /* CUDA_PARTIAL_BYTES */
+    void *prepared;     /* CUDA_PREPARED_BYTES */
+    int32_t *exponents; /* [CUDA_PREPARED_ROWS] */
+    float *partial;     /* CUDA_PARTIAL_BYTES */
     /* What `prepared` holds: x [prepared_rows, prepared_n] as it was; 0 rows: nothing. */
     uint64_t prepared_x;
     uint32_t prepared_n, prepared_rows;
@@ -82,8 +82,8 @@ status cuda_rms_norm(backend_queue *q, dev_ptr out, dev_ptr x, dev_ptr w, uint32
                      uint32_t n_rows);
 status cuda_matmul(backend_queue *q, dev_ptr out, const dev_weight *w, dev_ptr x, dev_ptr bias,
                    uint32_t n_rows);
-status cuda_rope(backend_queue *q, dev_ptr x, const rope_args *a, uint32_t n_heads,
-                 uint32_t n_head, uint32_t n_rows);
+status cuda_rope(backend_queue *q, dev_ptr x, const rope_args *a, uint32_t n_heads, uint32_t n_head,
+                 uint32_t n_rows);
 status cuda_kv_write(backend_queue *q, const kv_args *kv, dev_ptr k, dev_ptr v,
                      const row_args *rows, uint32_t n_rows);
 status cuda_attention(backend_queue *q, dev_ptr out, dev_ptr x, const kv_args *kv,

@@ -1,4 +1,5 @@
-// Ops that treat each value alone: silu_mul, gelu_mul, add, rope; and the look for NaN and infinity.
+// Ops that treat each value alone: silu_mul, gelu_mul, add, rope; and the look for NaN and
+// infinity.
 #include "kernels/cuda/common.cuh"
 
 #include "kernels/cpu/gelu.h"
@@ -72,7 +73,8 @@ cudaError_t cuda_launch_rope(cudaStream_t s, float *x, const float *cos, const f
 {
     uint64_t n = (uint64_t)n_rows * n_heads * (n_rot / 2);
     if (n == 0) return cudaSuccess;
-    return start(rope, blocks_of(n), THREADS, 0, s, x, cos, sin, n_rot / 2, neox, n_heads, n_head, n);
+    return start(rope, blocks_of(n), THREADS, 0, s, x, cos, sin, n_rot / 2, neox, n_heads, n_head,
+                 n);
 }
 
 static __global__ void __launch_bounds__(256)

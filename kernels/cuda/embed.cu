@@ -1,5 +1,5 @@
-// Embedding rows, gathered from any of the weights' forms; exact but for the roundings that the form
-// itself made (launch.h).
+// Embedding rows, gathered from any of the weights' forms; exact but for the roundings that the
+// form itself made (launch.h).
 #include "kernels/cuda/common.cuh"
 
 static __device__ float weight_value(const cuda_matrix &w, uint32_t o, uint32_t k)

@@ -2,11 +2,12 @@
  * launch's error. Read by C and by CUDA C++; only plain types cross.
  *
  * The law of products on this backend. A weight is dequantised and rounded once to f16 (BF16: after
- * a power-of-two scale of its tensor), an activation is rounded to f16 after a power-of-two scale of
- * its row; an output is one chain of k16 tensor-core steps, k ascending, from zero. A long K is cut
- * into segments (cuda_segments), each a chain, added in ascending order; then the scales are undone
- * and the bias is added. F32 weights: one chain of fused multiply-adds, k ascending. All paths (one
- * row, few rows, prompts) give these bits, and a row's bits do not depend on the rows beside it. */
+ * a power-of-two scale of its tensor), an activation is rounded to f16 after a power-of-two scale
+ * of its row; an output is one chain of k16 tensor-core steps, k ascending, from zero. A long K is
+ * cut into segments (cuda_segments), each a chain, added in ascending order; then the scales are
+ * undone and the bias is added. F32 weights: one chain of fused multiply-adds, k ascending. All
+ * paths (one row, few rows, prompts) give these bits, and a row's bits do not depend on the rows
+ * beside it. */
 #ifndef KERNELS_CUDA_LAUNCH_H
 #define KERNELS_CUDA_LAUNCH_H
 
@@ -29,15 +30,14 @@ extern "C" {
 /* How a weight lies on the device.
  * FORM_ROWS: as stored, f32 rows.
  * FORM_F16: tiles of 8 outputs, blocks of 32 inputs: [n_out/8][n_in/32][32 lanes][8 x f16]. Lane l
- *     holds output l / 4 and, with q = l % 4, inputs 2q, 2q+1, 2q+8, 2q+9 and the same plus 16: what
- *     the tensor core takes as its operand. Ends are filled with zeros.
- * FORM_Q8: the same order, values as unsigned bytes (q + 128), then the 8 scales of the block (f16):
- *     272 bytes a block. */
+ *     holds output l / 4 and, with q = l % 4, inputs 2q, 2q+1, 2q+8, 2q+9 and the same plus 16:
+ * what the tensor core takes as its operand. Ends are filled with zeros. FORM_Q8: the same order,
+ * values as unsigned bytes (q + 128), then the 8 scales of the block (f16): 272 bytes a block. */
 typedef enum { FORM_ROWS, FORM_F16, FORM_Q8 } cuda_form;
-#define TILE_OUT 8u    /* outputs in a tile */
-#define BLOCK_IN 32u   /* inputs in a block */
+#define TILE_OUT  8u   /* outputs in a tile */
+#define BLOCK_IN  32u  /* inputs in a block */
 #define F16_BLOCK 512u /* bytes */
-#define Q8_BLOCK 272u
+#define Q8_BLOCK  272u
 
 typedef struct {
     const void *data;
@@ -79,11 +79,11 @@ cudaError_t cuda_prepare_rows(cudaStream_t s, void *prepared, int32_t *exponents
 /* One row, from f32. */
 cudaError_t cuda_matmul_one(cudaStream_t s, float *out, const cuda_matrix *w, const float *x,
                             const float *bias, uint32_t n_sms);
-/* 1 to 16 prepared rows. */
+/* Prepared rows; the weights are read once for each 16. */
 cudaError_t cuda_matmul_few(cudaStream_t s, float *out, const cuda_matrix *w, const void *prepared,
                             const int32_t *exponents, const float *bias, uint32_t n_rows,
                             uint32_t n_sms);
-/* More than 8 prepared rows. */
+/* The same for many rows: more than 8. */
 cudaError_t cuda_matmul_many(cudaStream_t s, float *out, const cuda_matrix *w, const void *prepared,
                              const int32_t *exponents, const float *bias, uint32_t n_rows);
 cudaError_t cuda_matmul_f32(cudaStream_t s, float *out, const cuda_matrix *w, const float *x,

@@ -1,10 +1,11 @@
-// Products of 1 to 16 rows: the weights are streamed once. A persistent grid, 8 warps a block; each
-// warp owns a ring of bulk copies and goes through its tiles of 8 outputs. Where K is cut into
-// segments, that many neighbouring warps share a tile, and the first of them adds.
+// Products of few rows: the weights are streamed once for up to 16 of them. A persistent grid, 8
+// warps a block; each warp owns a ring of bulk copies and goes through its tiles of 8 outputs.
+// Where K is cut into segments, that many neighbouring warps share a tile, and the first of them
+// adds.
 #include "kernels/cuda/common.cuh"
 
 static constexpr uint32_t WARPS = 8, SLOTS = 8, SHARED_MAX = 227 * 1024;
-static constexpr uint32_t FIXED = WARPS * SLOTS * 8 + 2 * WARPS * 32 * 16 + 64;
+static constexpr uint32_t FIXED = WARPS * SLOTS * 8 + 2 * WARPS * 32 * 16 + 64; // room: 8 + 2
 
 struct decode_args {
     float *out;
@@ -31,8 +32,8 @@ static __device__ __forceinline__ void put_pair(uint32_t *xs, uint32_t k, uint32
     xs[(k / 16 * 4 + k % 8 / 2) * 2 + k % 16 / 8] = pair;
 }
 
-// Take the row to shared memory, scaled; its exponent is returned. All of a row of up to 16384 values
-// is read at once and kept in registers.
+// Take the row to shared memory, scaled; its exponent is returned. All of a row of up to 16384
+// values is read at once and kept in registers.
 static __device__ int take_row(uint32_t *xs, const float *x, uint32_t n, uint32_t n_blocks,
                                uint32_t *room)
 {
@@ -61,7 +62,8 @@ static __device__ int take_row(uint32_t *xs, const float *x, uint32_t n, uint32_
         }
         return exponent;
     }
-    for (uint32_t i = threadIdx.x; i < n; i += 256) largest = max(largest, magnitude_bits(x[i]));
+    for (uint32_t i = threadIdx.x; i < n; i += 256)
+        largest = max(largest, magnitude_bits(x[i]));
     int exponent = cuda_scale_exponent(block_max(largest, room));
     float scale = pow2(exponent);
     for (uint32_t i = threadIdx.x; i < n_blocks * 16; i += 256) {
@@ -71,30 +73,26 @@ static __device__ int take_row(uint32_t *xs, const float *x, uint32_t n, uint32_
     return exponent;
 }
 
-// Two k16 steps: a block of weights with the rows of x from `step` on.
+// Two k16 steps: a block of weights with the rows of x. x: where the lane's part of the first step
+// lies; the second is step_bytes further.
 template <class form, int ROWS>
 static __device__ __forceinline__ void multiply(float d[4], const char *block, const char *x,
-                                                uint32_t step, uint32_t lane)
+                                                uint32_t step_bytes, uint32_t lane)
 {
     uint4 w = form::operand(block, lane);
     if (ROWS == 16) {
-        uint4 x0 = ((const uint4 *)x)[step * 32 + lane], x1 = ((const uint4 *)x)[step * 32 + 32 + lane];
+        uint4 x0 = *(const uint4 *)x, x1 = *(const uint4 *)(x + step_bytes);
         mma_step(d, x0.x, x0.y, x0.z, x0.w, w.x, w.y);
         mma_step(d, x1.x, x1.y, x1.z, x1.w, w.z, w.w);
-        return;
+    } else {
+        uint2 x0 = *(const uint2 *)x, x1 = *(const uint2 *)(x + step_bytes);
+        mma_step(d, x0.x, 0, x0.y, 0, w.x, w.y);
+        mma_step(d, x1.x, 0, x1.y, 0, w.z, w.w);
     }
-    uint2 x0 = make_uint2(0, 0), x1 = x0;
-    if (ROWS == 8 || lane < 4) {
-        constexpr uint32_t lanes = ROWS == 8 ? 32 : 4;
-        x0 = ((const uint2 *)x)[step * lanes + lane];
-        x1 = ((const uint2 *)x)[step * lanes + lanes + lane];
-    }
-    mma_step(d, x0.x, 0, x0.y, 0, w.x, w.y);
-    mma_step(d, x1.x, 0, x1.y, 0, w.z, w.w);
 }
 
-template <class form, int ROWS> __global__ void __launch_bounds__(256, 1)
-    matmul_decode(const decode_args a)
+template <class form, int ROWS>
+__global__ void __launch_bounds__(256, 1) matmul_decode(const decode_args a)
 {
     using ring = ring_of<form, ROWS>;
     extern __shared__ __align__(128) char shared[];
@@ -119,7 +117,8 @@ template <class form, int ROWS> __global__ void __launch_bounds__(256, 1)
     // us, which writes x, has ended.
     asm volatile("griddepcontrol.launch_dependents;");
     if (lane == 0) {
-        for (uint32_t i = 0; i < a.n_stages; i++) barrier_init(full + i);
+        for (uint32_t i = 0; i < a.n_stages; i++)
+            barrier_init(full + i);
         barrier_init_done();
     }
     __syncwarp();
@@ -137,7 +136,8 @@ template <class form, int ROWS> __global__ void __launch_bounds__(256, 1)
         }
     };
     if (lane == 0) {
-        while (issued < a.n_stages && issued < total) issue();
+        while (issued < a.n_stages && issued < total)
+            issue();
     }
 
     asm volatile("griddepcontrol.wait;" ::: "memory");
@@ -151,6 +151,14 @@ template <class form, int ROWS> __global__ void __launch_bounds__(256, 1)
             ((uint4 *)xs)[i] = ((const uint4 *)x)[i];
         x = xs;
     }
+    // One row is held by four lanes; the others read zeros, without a branch.
+    uint32_t step_bytes = ROWS * 32;
+    x += lane * (ROWS == 16 ? 16 : 8);
+    if (ROWS == 1 && lane >= 4) {
+        step_bytes = 0;
+        x = (const char *)(room + 8);
+    }
+    if (threadIdx.x < 2) room[8 + threadIdx.x] = 0;
     __syncthreads();
 
     float d[4] = {0, 0, 0, 0};
@@ -158,16 +166,18 @@ template <class form, int ROWS> __global__ void __launch_bounds__(256, 1)
     for (uint32_t m = 0; m < n_mine; m++, tile += stride) {
         for (uint32_t c = 0; c < n_chunks; c++) {
             uint32_t n = min(ring::step, mine - c * ring::step);
-            uint32_t step = (begin + c * ring::step) * 2;
+            const char *x_at = x + (begin + c * ring::step) * 2 * step_bytes;
             const char *block = slots + slot * ring::bytes;
             barrier_wait(full + slot, parity);
             if (n == ring::step) {
 #pragma unroll
                 for (uint32_t j = 0; j < ring::step; j++)
-                    multiply<form, ROWS>(d, block + j * form::bytes, x, step + 2 * j, lane);
+                    multiply<form, ROWS>(d, block + j * form::bytes, x_at + j * 2 * step_bytes,
+                                         step_bytes, lane);
             } else {
                 for (uint32_t j = 0; j < n; j++)
-                    multiply<form, ROWS>(d, block + j * form::bytes, x, step + 2 * j, lane);
+                    multiply<form, ROWS>(d, block + j * form::bytes, x_at + j * 2 * step_bytes,
+                                         step_bytes, lane);
             }
             __syncwarp();
             if (lane == 0 && issued < total) issue();
@@ -218,10 +228,12 @@ static cudaError_t launch(cudaStream_t s, decode_args a, uint32_t n_sms)
 
 template <class form> static cudaError_t allow()
 {
-    const void *kernels[] = {(const void *)matmul_decode<form, 1>, (const void *)matmul_decode<form, 8>,
+    const void *kernels[] = {(const void *)matmul_decode<form, 1>,
+                             (const void *)matmul_decode<form, 8>,
                              (const void *)matmul_decode<form, 16>};
     for (const void *k : kernels) {
-        cudaError_t e = cudaFuncSetAttribute(k, cudaFuncAttributeMaxDynamicSharedMemorySize, SHARED_MAX);
+        cudaError_t e =
+            cudaFuncSetAttribute(k, cudaFuncAttributeMaxDynamicSharedMemorySize, SHARED_MAX);
         if (e != cudaSuccess) return e;
     }
     return cudaSuccess;
@@ -263,6 +275,16 @@ cudaError_t cuda_matmul_few(cudaStream_t s, float *out, const cuda_matrix *w, co
     a.prepared = prepared;
     a.exponents = exponents;
     if (n_rows <= 8)
-        return w->form == FORM_Q8 ? launch<form_q8, 8>(s, a, n_sms) : launch<form_f16, 8>(s, a, n_sms);
-    return w->form == FORM_Q8 ? launch<form_q8, 16>(s, a, n_sms) : launch<form_f16, 16>(s, a, n_sms);
+        return w->form == FORM_Q8 ? launch<form_q8, 8>(s, a, n_sms)
+                                  : launch<form_f16, 8>(s, a, n_sms);
+    for (uint32_t r = 0; r < n_rows; r += 16) {
+        a.n_rows = min(n_rows - r, 16u);
+        cudaError_t e = w->form == FORM_Q8 ? launch<form_q8, 16>(s, a, n_sms)
+                                           : launch<form_f16, 16>(s, a, n_sms);
+        if (e != cudaSuccess) return e;
+        a.out += (uint64_t)16 * w->n_out;
+        a.exponents += 16;
+        a.prepared = (const char *)a.prepared + (uint64_t)cuda_blocks_in(w->n_in) * 1024;
+    }
+    return cudaSuccess;
 }

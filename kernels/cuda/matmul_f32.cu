@@ -1,5 +1,5 @@
-// Products with f32 weights: one chain of fused multiply-adds per output, k ascending. A block makes
-// 32 outputs of 8 rows from tiles of 32 inputs in shared memory.
+// Products with f32 weights: one chain of fused multiply-adds per output, k ascending. A block
+// makes 32 outputs of 8 rows from tiles of 32 inputs in shared memory.
 #include "kernels/cuda/common.cuh"
 
 static __global__ void __launch_bounds__(256)
@@ -19,7 +19,8 @@ static __global__ void __launch_bounds__(256)
         }
         xs[warp][lane] = k < n_in && r < n_rows ? x[(uint64_t)r * n_in + k] : 0.0f;
         __syncthreads();
-        for (uint32_t i = 0; i < n; i++) sum = __fmaf_rn(ws[lane][i], xs[warp][i], sum);
+        for (uint32_t i = 0; i < n; i++)
+            sum = __fmaf_rn(ws[lane][i], xs[warp][i], sum);
         __syncthreads();
     }
     if (r < n_rows && o < n_out) out[(uint64_t)r * n_out + o] = finish_sum(sum, 0, bias, o);
@@ -29,5 +30,6 @@ cudaError_t cuda_matmul_f32(cudaStream_t s, float *out, const cuda_matrix *w, co
                             const float *bias, uint32_t n_rows)
 {
     dim3 grid((w->n_out + 31) / 32, (n_rows + 7) / 8);
-    return start(matmul_f32, grid, 256, 0, s, out, (const float *)w->data, x, bias, w->n_in, w->n_out, n_rows);
+    return start(matmul_f32, grid, 256, 0, s, out, (const float *)w->data, x, bias, w->n_in,
+                 w->n_out, n_rows);
 }

@@ -2,7 +2,7 @@
  * asks for it (rows do not depend on each other, so that no cut shows). */
 #include "kernels/cuda/device.h"
 
-#define DECODE_ROWS 16u /* more are a prompt's */
+#define DECODE_ROWS 64u /* more are a prompt's */
 
 /* Put a kernel on the queue: enter, launch, check. */
 #define LAUNCH(q, kernel, ...)                                                                     \
@@ -55,14 +55,17 @@ static status product(backend_queue *q, float *out, const cuda_matrix *m, uint64
     const backend_device *d = q->device;
     if (n_rows == 1) {
         const float *row = (const float *)(uintptr_t)x;
-        return cuda_result(d, cuda_matmul_one(q->stream, out, m, row, bias, d->n_sms), "cuda_matmul_one",
-                           NULL);
+        return cuda_result(d, cuda_matmul_one(q->stream, out, m, row, bias, d->n_sms),
+                           "cuda_matmul_one", NULL);
     }
     TRY(prepare(q, x, m->n_in, n_rows));
     if (n_rows <= DECODE_ROWS)
-        return cuda_result(d, cuda_matmul_few(q->stream, out, m, q->prepared, q->exponents, bias, n_rows,
-                                              d->n_sms), "cuda_matmul_few", NULL);
-    return cuda_result(d, cuda_matmul_many(q->stream, out, m, q->prepared, q->exponents, bias, n_rows),
+        return cuda_result(
+            d,
+            cuda_matmul_few(q->stream, out, m, q->prepared, q->exponents, bias, n_rows, d->n_sms),
+            "cuda_matmul_few", NULL);
+    return cuda_result(d,
+                       cuda_matmul_many(q->stream, out, m, q->prepared, q->exponents, bias, n_rows),
                        "cuda_matmul_many", NULL);
 }
 
@@ -82,8 +85,10 @@ status cuda_matmul(backend_queue *q, dev_ptr out, const dev_weight *w, dev_ptr x
         float *to = (float *)cuda_address(out) + (uint64_t)r * w->n_out;
         uint64_t from = x.addr + (uint64_t)r * w->n_in * sizeof(float);
         if (m.form == FORM_ROWS) {
-            TRY(cuda_result(d, cuda_matmul_f32(q->stream, to, &m, (const float *)(uintptr_t)from,
-                                               cuda_address(bias), n), "cuda_matmul_f32", NULL));
+            TRY(cuda_result(d,
+                            cuda_matmul_f32(q->stream, to, &m, (const float *)(uintptr_t)from,
+                                            cuda_address(bias), n),
+                            "cuda_matmul_f32", NULL));
         } else {
             TRY(product(q, to, &m, from, cuda_address(bias), n));
         }
@@ -147,8 +152,8 @@ static cuda_kv kv_of(const kv_args *kv, const row_args *rows)
                      .live = cuda_address(rows->live)};
 }
 
-status cuda_kv_write(backend_queue *q, const kv_args *kv, dev_ptr k, dev_ptr v, const row_args *rows,
-                     uint32_t n_rows)
+status cuda_kv_write(backend_queue *q, const kv_args *kv, dev_ptr k, dev_ptr v,
+                     const row_args *rows, uint32_t n_rows)
 {
     if (n_rows == 0) return ST_OK;
     cuda_kv a = kv_of(kv, rows);
@@ -156,7 +161,8 @@ status cuda_kv_write(backend_queue *q, const kv_args *kv, dev_ptr k, dev_ptr v, 
     return ST_OK;
 }
 
-/* A block per cell where whole rows would leave the device idle and the cells' results have room. */
+/* A block per cell where whole rows would leave the device idle and the cells' results have room.
+ */
 static uint32_t cells_of(const backend_queue *q, const kv_args *kv, const row_args *rows,
                          uint32_t n_heads, uint32_t n_rows)
 {
@@ -194,9 +200,10 @@ status cuda_kv_copy_block(backend_queue *q, const kv_args *kv, uint32_t to, uint
     TRY(cuda_enter(q));
     for (int i = 0; i < 2; i++) {
         char *pool = cuda_address(i == 0 ? kv->k : kv->v);
-        TRY_CUDA(q->device, cudaMemcpy2DAsync(pool + to * block, pitch, pool + from * block, pitch,
-                                              width, kv->n_kv_heads, cudaMemcpyDeviceToDevice,
-                                              q->stream), NULL);
+        TRY_CUDA(q->device,
+                 cudaMemcpy2DAsync(pool + to * block, pitch, pool + from * block, pitch, width,
+                                   kv->n_kv_heads, cudaMemcpyDeviceToDevice, q->stream),
+                 NULL);
     }
     return ST_OK;
 }
@@ -205,9 +212,11 @@ status cuda_kv_wipe_block(backend_queue *q, const kv_args *kv, uint32_t block)
 {
     uint64_t bytes = head_bytes(kv) * kv->n_kv_heads;
     TRY(cuda_enter(q));
-    TRY_CUDA(q->device, cudaMemsetAsync((char *)cuda_address(kv->k) + block * bytes, 0, bytes,
-                                        q->stream), NULL);
-    TRY_CUDA(q->device, cudaMemsetAsync((char *)cuda_address(kv->v) + block * bytes, 0, bytes,
-                                        q->stream), NULL);
+    TRY_CUDA(q->device,
+             cudaMemsetAsync((char *)cuda_address(kv->k) + block * bytes, 0, bytes, q->stream),
+             NULL);
+    TRY_CUDA(q->device,
+             cudaMemsetAsync((char *)cuda_address(kv->v) + block * bytes, 0, bytes, q->stream),
+             NULL);
     return ST_OK;
 }

@@ -1,8 +1,8 @@
 // Activations for the tensor core: one block per row (and per empty row of the last group of 16).
 #include "kernels/cuda/common.cuh"
 
-__global__ void __launch_bounds__(256)
-    prepare_rows(uint32_t *prepared, int32_t *exponents, const float *x, uint32_t n, uint32_t n_rows)
+__global__ void __launch_bounds__(256) prepare_rows(uint32_t *prepared, int32_t *exponents,
+                                                    const float *x, uint32_t n, uint32_t n_rows)
 {
     __shared__ uint32_t room[8];
     kernel_begin();
@@ -16,8 +16,8 @@ __global__ void __launch_bounds__(256)
     int exponent = cuda_scale_exponent(block_max(largest, room));
     float scale = pow2(exponent);
     if (threadIdx.x == 0 && r < n_rows) exponents[r] = exponent;
-    // Register 2 * (k % 16 / 8) + (row of the group / 8) of lane (row % 8) * 4 + k % 8 / 2; with up to 8
-    // rows there is no second half.
+    // Register 2 * (k % 16 / 8) + (row of the group / 8) of lane (row % 8) * 4 + k % 8 / 2; with up
+    // to 8 rows there is no second half.
     uint32_t *group = prepared + (uint64_t)(r / 16) * steps * 128;
     uint32_t lane_row = r % 8 * 4, high = r % 16 / 8, halves = n_rows <= 8 ? 1 : 2;
     for (uint32_t i = threadIdx.x; i < steps * 8; i += 256) {
@@ -31,6 +31,6 @@ __global__ void __launch_bounds__(256)
 cudaError_t cuda_prepare_rows(cudaStream_t s, void *prepared, int32_t *exponents, const float *x,
                               uint32_t n, uint32_t n_rows)
 {
-    return start(prepare_rows, n_rows <= 8 ? 8 : (n_rows + 15) / 16 * 16, 256, 0, s, (uint32_t *)prepared, exponents, x, n,
-                                                          n_rows);
+    return start(prepare_rows, n_rows <= 8 ? 8 : (n_rows + 15) / 16 * 16, 256, 0, s,
+                 (uint32_t *)prepared, exponents, x, n, n_rows);
 }

@@ -23,8 +23,8 @@ static __global__ void repack_f16(uint4 *to, const uint8_t *stored, dtype type, 
             v[j] = o < n_out && k < n_in ? f16_bits(type, stored + o * row_bytes, k) : 0;
             largest = max(largest, v[j] & 0x7fffu);
         }
-        to[i] = make_uint4(v[0] | v[1] << 16, v[2] | v[3] << 16, v[4] | v[5] << 16,
-                           v[6] | v[7] << 16);
+        to[i] =
+            make_uint4(v[0] | v[1] << 16, v[2] | v[3] << 16, v[4] | v[5] << 16, v[6] | v[7] << 16);
     }
     if (type != DT_BF16) return;
     largest = __reduce_max_sync(~0u, largest);

@@ -9,7 +9,8 @@ static __global__ void __launch_bounds__(256)
     kernel_begin();
     const float *row = x + (uint64_t)blockIdx.x * n;
     float *to = out + (uint64_t)blockIdx.x * n, sum = 0;
-    for (uint32_t i = threadIdx.x; i < n; i += 256) sum = __fmaf_rn(row[i], row[i], sum);
+    for (uint32_t i = threadIdx.x; i < n; i += 256)
+        sum = __fmaf_rn(row[i], row[i], sum);
     sum = block_sum(sum, room);
     float s = __frcp_rn(__fsqrt_rn(__fadd_rn(__fdiv_rn(sum, (float)n), eps)));
     for (uint32_t i = threadIdx.x; i < n; i += 256)

@@ -110,8 +110,10 @@ static status send_piece(backend_device *d, const void *from, uint64_t bytes, ui
     *piece = l->turn++ % 2;
     TRY_CUDA(d, cudaEventSynchronize(l->free[*piece]), e);
     memcpy(l->host[*piece], from, bytes);
-    TRY_CUDA(d, cudaMemcpyAsync(l->device[*piece], l->host[*piece], bytes, cudaMemcpyHostToDevice,
-                                l->stream), e);
+    TRY_CUDA(d,
+             cudaMemcpyAsync(l->device[*piece], l->host[*piece], bytes, cudaMemcpyHostToDevice,
+                             l->stream),
+             e);
     return ST_OK;
 }
 
@@ -127,8 +129,10 @@ static status send_bytes(backend_device *d, char *to, const char *from, uint64_t
         uint64_t n = bytes - at < CUDA_PIECE_BYTES ? bytes - at : CUDA_PIECE_BYTES;
         uint32_t piece;
         TRY(send_piece(d, from + at, n, &piece, e));
-        TRY_CUDA(d, cudaMemcpyAsync(to + at, d->loader.device[piece], n, cudaMemcpyDeviceToDevice,
-                                    d->loader.stream), e);
+        TRY_CUDA(d,
+                 cudaMemcpyAsync(to + at, d->loader.device[piece], n, cudaMemcpyDeviceToDevice,
+                                 d->loader.stream),
+                 e);
         TRY(free_piece(d, piece, e));
     }
     return ST_OK;
@@ -148,10 +152,12 @@ static status send_tiles(backend_device *d, const dev_weight *w, const char *hos
     TRY_CUDA(d, cudaMemsetAsync(l->max_bits, 0, sizeof *l->max_bits, l->stream), e);
     for (uint32_t o = 0; o < w->n_out; o += rows_max) {
         uint32_t n = w->n_out - o < rows_max ? w->n_out - o : rows_max, piece;
-        char *to = (char *)cuda_address(w->data) + o / TILE_OUT * tile_bytes(form, w->type, w->n_in);
+        char *to =
+            (char *)cuda_address(w->data) + o / TILE_OUT * tile_bytes(form, w->type, w->n_in);
         TRY(send_piece(d, host + o * row_bytes, n * row_bytes, &piece, e));
-        TRY_CUDA(d, cuda_repack(l->stream, to, form, l->device[piece], w->type, w->n_in, n,
-                                l->max_bits), e);
+        TRY_CUDA(
+            d, cuda_repack(l->stream, to, form, l->device[piece], w->type, w->n_in, n, l->max_bits),
+            e);
         TRY(free_piece(d, piece, e));
     }
     return ST_OK;
@@ -162,8 +168,10 @@ static status scale_tensor(backend_device *d, dev_weight *w, uint64_t bytes, err
 {
     cuda_loader *l = &d->loader;
     uint32_t max_bits = 0;
-    TRY_CUDA(d, cudaMemcpyAsync(&max_bits, l->max_bits, sizeof max_bits, cudaMemcpyDeviceToHost,
-                                l->stream), e);
+    TRY_CUDA(
+        d,
+        cudaMemcpyAsync(&max_bits, l->max_bits, sizeof max_bits, cudaMemcpyDeviceToHost, l->stream),
+        e);
     TRY_CUDA(d, cudaStreamSynchronize(l->stream), e);
     w->exponent = cuda_scale_exponent(max_bits);
     TRY_CUDA(d, cuda_scale_bf16(l->stream, cuda_address(w->data), bytes / 2, w->exponent), e);

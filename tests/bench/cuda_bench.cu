@@ -1,6 +1,6 @@
-// cuda_bench: what the products of one 8B-shaped layer reach on device 0: GB/s of weights for 1 and 16
-// rows beside a plain read, TFLOP/s for prompts. Weights are random and many enough not to stay in
-// the cache. Usage: cuda_bench
+// cuda_bench: what the products of one 8B-shaped layer reach on device 0: GB/s of weights for 1 and
+// 16 rows beside a plain read, TFLOP/s for prompts. Weights are random and many enough not to stay
+// in the cache. Usage: cuda_bench
 #include "kernels/cuda/launch.h"
 
 #include <algorithm>
@@ -60,7 +60,8 @@ template <class F> static double median_us(int n, F f)
     OK(cudaEventCreate(&b));
     for (int rep = -2; rep < 7; rep++) {
         OK(cudaEventRecord(a, stream));
-        for (int i = 0; i < n; i++) f(i);
+        for (int i = 0; i < n; i++)
+            f(i);
         OK(cudaEventRecord(b, stream));
         OK(cudaStreamSynchronize(stream));
         float ms;
@@ -95,9 +96,12 @@ int main()
     OK(cudaMalloc(&exponents, 4 * rows_max));
     fill<<<2048, 256, 0, stream>>>((uint32_t *)pool, POOL / 4, 1);
     fill_f32<<<rows_max * 14336 / 256, 256, 0, stream>>>(x, (uint64_t)rows_max * 14336);
-    double read = POOL / median_us(3, [&](int) {
-        read_all<<<n_sms * 8, 512, 0, stream>>>((uint4 *)pool, POOL / 16, sink);
-    }) / 1e3;
+    double read =
+        POOL /
+        median_us(
+            3,
+            [&](int) { read_all<<<n_sms * 8, 512, 0, stream>>>((uint4 *)pool, POOL / 16, sink); }) /
+        1e3;
     printf("%s, plain read %.0f GB/s\n", p.name, read);
 
     static const struct {
@@ -118,7 +122,8 @@ int main()
                 OK(cuda_prepare_rows(stream, prepared, exponents, x, n_in, rows));
                 double us = median_us(n, [&](int k) {
                     cuda_matrix m = {pool + k % copies * bytes, forms[f], n_in, n_out, 0};
-                    OK(few ? cuda_matmul_few(stream, out, &m, prepared, exponents, nullptr, rows, n_sms)
+                    OK(few ? cuda_matmul_few(stream, out, &m, prepared, exponents, nullptr, rows,
+                                             n_sms)
                            : cuda_matmul_one(stream, out, &m, x, nullptr, n_sms));
                 });
                 printf("%-9s %6u x %-6u %5u %9.2f %9.0f %6.0f%%\n", names[f], n_in, n_out, rows, us,
@@ -129,7 +134,8 @@ int main()
             }
         }
         for (int few = 0; few < 2; few++)
-            printf("%-9s a layer's seven products, %2d rows: %.1f us, %.0f GB/s, %.0f%% of a plain read\n",
+            printf("%-9s a layer's seven products, %2d rows: %.1f us, %.0f GB/s, %.0f%% of a plain "
+                   "read\n",
                    names[f], few ? 16 : 1, total[few], bytes_total / total[few] / 1e3,
                    bytes_total / total[few] / 10 / read);
     }
@@ -145,8 +151,8 @@ int main()
                 double us = median_us(4, [&](int) {
                     OK(cuda_matmul_many(stream, out, &m, prepared, exponents, nullptr, rows));
                 });
-                printf("%-9s %6u x %-6u %5u %9.1f %9.1f   (rows prepared in %.1f us)\n", names[f], n_in,
-                       n_out, rows, us, 2.0 * n_in * n_out * rows / us / 1e6, prepare);
+                printf("%-9s %6u x %-6u %5u %9.1f %9.1f   (rows prepared in %.1f us)\n", names[f],
+                       n_in, n_out, rows, us, 2.0 * n_in * n_out * rows / us / 1e6, prepare);
             }
         }
     }

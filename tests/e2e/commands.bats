@@ -439,6 +439,11 @@ has_text() {
     assert_nothing_left
 }
 
+@test "the coordinator links no CUDA" {
+    fails grep -qE 'cuda|libnccl|libcublas' <(ldd "$PP")
+    fails grep -qE ' (cuda[A-Z]|cu[A-Z][a-z]+[A-Z])' <(nm -a "$PP" 2>/dev/null)
+}
+
 @test "devices: the processor, its nodes, and whether CUDA is in this build" {
     run_pp devices
     [[ $status == 0 ]]

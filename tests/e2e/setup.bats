@@ -67,6 +67,25 @@ has() {
     [[ ! -s $CALLS ]]
 }
 
+@test "-m NAME is the model that get-model.sh keeps; -i brings no prompt of its own" {
+    export XDG_CACHE_HOME=$TEST_DIR/cache
+    local tool file=$XDG_CACHE_HOME/memra-pp/SmolLM2-135M-Instruct.Q4_1.gguf
+    for tool in stat head; do
+        ln -s "$(command -v "$tool")" "$FAKE/$tool"
+    done
+    mkdir -p "$XDG_CACHE_HOME/memra-pp"
+    printf GGUF >"$file"
+    truncate -s 98362432 "$file"
+    pp -m smollm2 -i
+    is "$CODE" 0
+    has "$OUT" "[run][-m][$file][-i]"
+    fake python3 'exit 1'
+    pp -m gemma3-270m
+    is "$CODE" 4
+    has "$ERR" "get-model: "
+    not_called "run -m gemma"
+}
+
 @test "without arguments: the demo model through 2 stages" {
     pp
     is "$CODE" 0

@@ -17,16 +17,18 @@ SMALL=layers=4,embd=128,ff=256,heads=4,vocab=500
 @test "plan --shape: any size at once, nothing allocated, exit 4 where it does not fit" {
     local shape
     for shape in 1b 3b 8b 70b 405b; do
-        # 64 MB of address space beside the program's own are no room for weights, only for holes.
-        CODE=0
-        "$PP" plan --shape "$shape" --stages 4 --splits auto --json \
-            >"$TEST_DIR/out" 2>"$TEST_DIR/err" || CODE=$?
+        pp plan --shape "$shape" --stages 4 --splits auto --json
         [[ $CODE == 0 || $CODE == 4 ]]
-        grep -q '"n_stages":4' "$TEST_DIR/out"
+        [[ $OUT == *'"n_stages":4,'* ]]
     done
     pp plan --shape 405b --type f32
     [[ $CODE == 4 && $OUT == "model: llama, 126 layers, 16384 wide, 128256 tokens"* ]]
     expect_error 4 "the run needs [0-9.]+ MB"
+    # A sanitizer needs more address space than any limit.
+    if grep -q '^MEMRA_SANITIZE:STRING=.' "$MEMRA_BUILD/CMakeCache.txt"; then return 0; fi
+    # No room for a thousandth of the weights.
+    bash -c 'ulimit -v 400000 && exec "$@"' - "$PP" plan --shape 405b >"$TEST_DIR/out" 2>&1 || true
+    grep -q '^model: llama, 126 layers' "$TEST_DIR/out"
 }
 
 @test "bench --shape: the row is that shape's; the file is never on disk" {
@@ -96,14 +98,14 @@ auto_is_best() {
 uneven_model() {
     perl -e '
         my ($path, @types) = @ARGV;
-        my %block = (0 => [1, 4], 8 => [32, 34]);
+        my %block = (0 => [1, 4], 2 => [32, 18], 8 => [32, 34]);
         my ($at, $n, $dir, $keys, $n_keys) = (0, 0, "", "", 0);
         my $text = sub { pack("Q<", length $_[0]) . $_[0] };
         my $tensor = sub {
             my ($name, $type, @dim) = @_;
             my $values = 1;
             $values *= $_ for @dim;
-            $dir .= $text->($name) . pack("L<", scalar @dim) . pack("Q<*", @dim) . pack("L<Q<", $type, $at);
+            $dir .= $text->($name) . pack("L<Q<*", scalar @dim, @dim) . pack("L<Q<", $type, $at);
             my $bytes = $values / $block{$type}[0] * $block{$type}[1];
             $at += int(($bytes + 31) / 32) * 32;
             $n++;
@@ -130,9 +132,9 @@ uneven_model() {
     ' "$@"
 }
 
-@test "auto: layers of 1:4, large ones together, apart and last" {
+@test "auto: layers of 1:7, large ones together, apart and last" {
     local order
-    for order in "0 0 0 8 8 8 8 8" "8 0 8 0 8 0 8 0" "8 8 8 8 8 8 0 0"; do
+    for order in "0 0 0 2 2 2 2 2" "2 0 2 0 2 0 2 0" "2 2 2 2 2 2 0 0"; do
         # shellcheck disable=SC2086 # a word for each layer
         uneven_model "$TEST_DIR/m.gguf" $order
         auto_is_best 8 -m "$TEST_DIR/m.gguf"

@@ -140,7 +140,7 @@ is_idle() {
     truncate -s 10000 "$TEST_DIR/m.gguf"
     end_of "$PP_PID"
     [[ $END_CODE == 5 ]]
-    grep -qE 'error: stage [01] .*SIGBUS.*changed on disk' "$TEST_DIR/out.err"
+    grep -qE 'error: stage [01] .*was lost.*changed on disk' "$TEST_DIR/out.err"
     assert_nothing_left
 }
 

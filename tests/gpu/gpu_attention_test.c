@@ -15,7 +15,8 @@ typedef struct {
     uint32_t n_heads, n_kv_heads, n_head, window;
 } attention_case;
 
-/* Two sequences of 700 positions, block tables shuffled together, K and V in pools of both sides. */
+/* Two sequences of 700 positions, block tables shuffled together, K and V in pools of both sides.
+ */
 enum { LENGTH = 700, PER = (LENGTH + KV_BLOCK - 1) / KV_BLOCK, BLOCKS = 2 * PER + 1 };
 
 typedef struct {
@@ -53,7 +54,8 @@ static void pools_open(pools *p, const side *on, attention_case c, uint64_t seed
     p->pool_bytes = dtype_bytes(c.type, BLOCKS * KV_BLOCK * width);
     p->kv = (kv_args){side_put(on, NULL, p->pool_bytes), side_put(on, NULL, p->pool_bytes), c.type,
                       c.n_kv_heads, c.n_head};
-    for (uint32_t i = 0; i < 2 * PER; i++) tables[i] = (i * 7 + 3) % BLOCKS;
+    for (uint32_t i = 0; i < 2 * PER; i++)
+        tables[i] = (i * 7 + 3) % BLOCKS;
     for (uint32_t i = 0; i < 2 * LENGTH; i++) {
         position[i] = i % LENGTH;
         table[i] = i / LENGTH * PER;
@@ -83,11 +85,13 @@ static void ask(const pools *p, float *out, const float *x, const uint32_t *posi
 {
     uint64_t bytes = 4ull * n_rows * p->c.n_heads * p->c.n_head;
     uint32_t table[64];
-    for (uint32_t i = 0; i < n_rows; i++) table[i] = which[i] * PER;
+    for (uint32_t i = 0; i < n_rows; i++)
+        table[i] = which[i] * PER;
     row_args rows = rows_on(p->on, position, table, live, n_rows, spread ? LENGTH : 0);
     dev_ptr xs = side_put(p->on, x, bytes), to = side_put(p->on, NULL, bytes);
     assert_int_equal(p->on->b->attention(p->on->q, to, xs, &p->kv, &rows, p->c.n_heads, 0.09f,
-                                         p->c.window, n_rows), ST_OK);
+                                         p->c.window, n_rows),
+                     ST_OK);
     side_get(p->on, out, to, bytes);
     rows_free(p->on, &rows, n_rows);
     side_free(p->on, xs, bytes);
@@ -106,18 +110,23 @@ static void check(attention_case c)
     uint8_t live[R];
     for (uint32_t i = 0; i < R; i++) {
         /* A prompt's rows that follow each other, borders of cells and blocks, single rows. */
-        position[i] = i < 10 ? 250 + i : i == 10 ? 0 : i == 11 ? LENGTH - 1 : seeded_below(&s, LENGTH);
+        position[i] = i < 10    ? 250 + i
+                      : i == 10 ? 0
+                      : i == 11 ? LENGTH - 1
+                                : seeded_below(&s, LENGTH);
         which[i] = i < 12 ? 0 : i % 2;
         live[i] = i != 14;
     }
-    for (int i = 0; i < 4; i++) out[i] = calloc(n, 4);
+    for (int i = 0; i < 4; i++)
+        out[i] = calloc(n, 4);
     pools_open(&on_cpu, &cpu, c, 5);
     pools_open(&on_gpu, &gpu, c, 5);
     ask(&on_cpu, out[0], x, position, which, live, R, false);
     ask(&on_gpu, out[1], x, position, which, live, R, false);
     ask(&on_gpu, out[2], x, position, which, live, R, true);
     for (uint32_t r = 0; r < R; r++)
-        ask(&on_gpu, out[3] + r * width, x + r * width, &position[r], &which[r], &live[r], 1, r % 2);
+        ask(&on_gpu, out[3] + r * width, x + r * width, &position[r], &which[r], &live[r], 1,
+            r % 2);
     snprintf(what, sizeof what, "%s, %u/%u heads of %u, window %u", dtype_get(c.type)->name,
              c.n_heads, c.n_kv_heads, c.n_head, c.window);
     double d = distance(out[1], out[0], n);
@@ -126,7 +135,8 @@ static void check(attention_case c)
     assert_true(same_bits(what, out[1], out[3], n));
     pools_close(&on_cpu);
     pools_close(&on_gpu);
-    for (int i = 0; i < 4; i++) free(out[i]);
+    for (int i = 0; i < 4; i++)
+        free(out[i]);
     free(x);
 }
 
@@ -134,14 +144,17 @@ static void attention_is_near_and_alone(void **state)
 {
     (void)state;
     static const attention_case cases[] = {
-        {DT_F16, 32, 8, 128, 0}, {DT_F32, 4, 4, 64, 0},  {DT_BF16, 8, 1, 128, 0}, {DT_F16, 12, 1, 32, 0},
-        {DT_F16, 6, 2, 80, 0},   {DT_F16, 3, 3, 7, 0},   {DT_F32, 2, 1, 256, 0},  {DT_F16, 4, 2, 512, 0},
-        {DT_F16, 8, 2, 128, 1},  {DT_F16, 8, 2, 64, 100}, {DT_BF16, 8, 8, 48, 300}, {DT_F32, 16, 1, 72, 256},
+        {DT_F16, 32, 8, 128, 0}, {DT_F32, 4, 4, 64, 0},    {DT_BF16, 8, 1, 128, 0},
+        {DT_F16, 12, 1, 32, 0},  {DT_F16, 6, 2, 80, 0},    {DT_F16, 3, 3, 7, 0},
+        {DT_F32, 2, 1, 256, 0},  {DT_F16, 4, 2, 512, 0},   {DT_F16, 8, 2, 128, 1},
+        {DT_F16, 8, 2, 64, 100}, {DT_BF16, 8, 8, 48, 300}, {DT_F32, 16, 1, 72, 256},
     };
-    for (uint32_t i = 0; i < sizeof cases / sizeof *cases; i++) check(cases[i]);
+    for (uint32_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        check(cases[i]);
 }
 
-/* Rounding to the cache type as the cpu rounds, dead rows write nothing, blocks copied and wiped. */
+/* Rounding to the cache type as the cpu rounds, dead rows write nothing, blocks copied and wiped.
+ */
 static void pools_hold_what_the_cpus_hold(void **state)
 {
     (void)state;

@@ -1,4 +1,5 @@
-/* The ops that are no products, on the GPU against the cpu, and rows alone against rows together. */
+/* The ops that are no products, on the GPU against the cpu, and rows alone against rows together.
+ */
 #include "tests/support/gpu_check.h"
 #include "tests/support/tap.h"
 
@@ -47,7 +48,8 @@ static void rms_norm_rows(void **state)
         assert_true(same_bits("rms_norm, rows alone", out[2], out[1], n * n_rows));
         side_free(&gpu, xs, bytes);
         side_free(&gpu, ws, 4 * n);
-        for (int k = 0; k < 3; k++) free(out[k]);
+        for (int k = 0; k < 3; k++)
+            free(out[k]);
         free(x);
         free(w);
     }
@@ -105,7 +107,8 @@ static void rope_turns_as_the_cpu(void **state)
         for (int k = 0; k < 2; k++) {
             const side *on = both[k];
             dev_ptr xs = side_put(on, x, 4 * n);
-            rope_args a = {side_put(on, c, 4 * n_angles), side_put(on, d, 4 * n_angles), n_rot, i % 2};
+            rope_args a = {side_put(on, c, 4 * n_angles), side_put(on, d, 4 * n_angles), n_rot,
+                           i % 2};
             assert_int_equal(on->b->rope(on->q, xs, &a, n_heads, n_head, n_rows), ST_OK);
             side_get(on, out[k], xs, 4 * n);
             side_free(on, xs, 4 * n);
@@ -113,7 +116,8 @@ static void rope_turns_as_the_cpu(void **state)
             side_free(on, a.sin, 4 * n_angles);
         }
         assert_true(same_bits("rope", out[0], out[1], n));
-        for (int k = 0; k < 2; k++) free(out[k]);
+        for (int k = 0; k < 2; k++)
+            free(out[k]);
         free(x);
         free(c);
         free(d);
@@ -135,7 +139,8 @@ static void embeddings_are_exact(void **state)
             const side *on = both[k];
             errmsg e = {0};
             dev_weight w;
-            assert_int_equal(on->b->weight_open(on->d, &w, stored, types[i / 2], n_in, n_vocab, &e), ST_OK);
+            assert_int_equal(on->b->weight_open(on->d, &w, stored, types[i / 2], n_in, n_vocab, &e),
+                             ST_OK);
             dev_ptr t = side_put(on, tokens, sizeof tokens), to = side_put(on, NULL, sizeof out[0]);
             assert_int_equal(on->b->embed(on->q, to, &w, t, i % 2 ? 17.9f : 1, n_rows), ST_OK);
             side_get(on, out[k], to, sizeof out[0]);
@@ -153,7 +158,8 @@ static void finite_is_seen_per_row(void **state)
     enum { N = 1000, R = 4 };
     float x[N * R];
     uint8_t flags[R];
-    for (int i = 0; i < N * R; i++) x[i] = 3e38f;
+    for (int i = 0; i < N * R; i++)
+        x[i] = 3e38f;
     x[N + 999] = NAN;
     x[3 * N] = -INFINITY;
     dev_ptr xs = side_put(&gpu, x, sizeof x), f = side_put(&gpu, NULL, R);
@@ -195,8 +201,8 @@ int main(void)
 {
     if (!gpu_begin(&cpu, &gpu, 200)) return 0;
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(rms_norm_rows),         cmocka_unit_test(elementwise),
-        cmocka_unit_test(rope_turns_as_the_cpu), cmocka_unit_test(embeddings_are_exact),
+        cmocka_unit_test(rms_norm_rows),          cmocka_unit_test(elementwise),
+        cmocka_unit_test(rope_turns_as_the_cpu),  cmocka_unit_test(embeddings_are_exact),
         cmocka_unit_test(finite_is_seen_per_row), cmocka_unit_test(errors_are_told),
     };
     int failed = cmocka_run_group_tests_name("gpu ops", tests, NULL, NULL);

@@ -88,14 +88,14 @@ typedef struct {
     const char *arch;      /* NULL: llama; qwen2, qwen3, gemma3 have the tensors that they need */
     uint32_t window, period; /* gemma3: keys that are not written when 0 */
     uint32_t n_layers, n_embd, n_ff, n_heads, n_kv_heads, n_head, n_vocab, n_ctx;
-    dtype type;            /* of the matrices: F32, F16, BF16 or Q8_0 */
+    dtype type;            /* of the matrices; rows must be whole blocks */
     bool tied, biases, rope_freqs; /* the last two: llama */
     uint64_t seed;
 } llama_spec;
 /* 3 layers, 64 wide, 4 heads over 2, 320 tokens, F32, untied. */
 llama_spec llama_spec_default(void);
-/* The same as that architecture, NEOX heads and all; gemma3 with 7 layers, two of three of which see
- * a window of 24, and other bases for the two kinds. */
+/* The same as that architecture; gemma3 with 7 layers, two of three of which see a window of 24, and
+ * another base for each kind. */
 llama_spec llama_spec_arch(const char *arch);
 gguf_build *gguf_build_llama(const llama_spec *s);
 

@@ -9,10 +9,11 @@ static void open_side(side *s, const backend *b)
 {
     errmsg e = {0};
     long cores = sysconf(_SC_NPROCESSORS_ONLN);
-    device_spec spec = {.numa_node = UINT32_MAX, .n_threads = (uint32_t)(cores > 8 ? 8 : cores),
-                        .isa = "auto"};
+    device_spec spec = {
+        .numa_node = UINT32_MAX, .n_threads = (uint32_t)(cores > 8 ? 8 : cores), .isa = "auto"};
     *s = (side){.b = b};
-    if (b->device_open(&s->d, &spec, &e) == ST_OK && b->queue_open(s->d, &s->q, &e) == ST_OK) return;
+    if (b->device_open(&s->d, &spec, &e) == ST_OK && b->queue_open(s->d, &s->q, &e) == ST_OK)
+        return;
     printf("Bail out! %s\n", e.text);
     _exit(1);
 }

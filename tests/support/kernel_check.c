@@ -1,5 +1,7 @@
 #include "tests/support/kernel_check.h"
 
+#include "kernels/cpu/quant.h"
+
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -34,17 +36,29 @@ float *seeded_floats(seeded *s, uint64_t n, int spread)
     return x;
 }
 
+const uint32_t *quant_scales_at(dtype type)
+{
+    static const uint32_t at[DT_COUNT][2] = {
+        [DT_Q4_1] = {0, 2}, [DT_Q5_1] = {0, 2},      [DT_Q2_K] = {80, 82},   [DT_Q4_K] = {0, 2},
+        [DT_Q5_K] = {0, 2}, [DT_Q3_K] = {108, 108}, [DT_Q6_K] = {208, 208},
+    };
+    return at[type];
+}
+
 void *seeded_stored(seeded *s, dtype type, uint64_t n, int spread, void **base)
 {
     uint64_t bytes = dtype_bytes(type, n);
     char *p = malloc(bytes + 1);
     CHECK(p != NULL);
     *base = p++;
-    if (type == DT_Q8_0) {
+    if (quant_is(type)) {
+        const uint32_t *at = quant_scales_at(type), block = dtype_get(type)->block_bytes;
         for (uint64_t i = 0; i < bytes; i++) p[i] = (char)seeded_next(s);
-        for (uint64_t b = 0; b < n / 32; b++) {
-            float d = seeded_float(s, spread) * 0x1p-7f;
-            cpu_isa_ref.from_f32(p + 34 * b, DT_F16, &d, 1);
+        for (uint64_t b = 0; b < bytes; b += block) {
+            for (uint32_t i = 0; i < 2; i++) {
+                float d = seeded_float(s, spread) * 0x1p-7f;
+                cpu_isa_ref.from_f32(p + b + at[i], DT_F16, &d, 1);
+            }
         }
     } else {
         float *x = seeded_floats(s, n, spread);

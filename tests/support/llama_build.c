@@ -60,6 +60,35 @@ static void store_q8_0(uint8_t *to, const float *x, uint64_t n)
     }
 }
 
+/* Random bits for quants and inner scales, under f16 scales that give values a mean near 0 and the
+ * spread: value = d * (about rms) + second, second = factor * d. Offsets in a block of bytes. */
+static const struct {
+    dtype type;
+    uint32_t d_at, second_at; /* equal: no second scale */
+    float rms, factor;
+} random_quants[] = {
+    {DT_Q4_0, 0, 0, 4.6f, 0},       {DT_Q4_1, 0, 2, 4.6f, -7.5f},   {DT_Q5_0, 0, 0, 9.2f, 0},
+    {DT_Q5_1, 0, 2, 9.2f, -15.5f},  {DT_Q2_K, 80, 82, 13.9f, 1.5f}, {DT_Q3_K, 108, 108, 43.3f, 0},
+    {DT_Q4_K, 0, 2, 258.0f, 7.5f},  {DT_Q5_K, 0, 2, 527.0f, 15.5f}, {DT_Q6_K, 208, 208, 1366.0f, 0},
+    {DT_IQ4_NL, 0, 0, 67.4f, 0},    {DT_IQ4_XS, 0, 0, 1246.0f, 0},
+};
+
+static void store_random_quants(uint8_t *to, dtype type, uint64_t bytes, float spread,
+                                uint64_t *seed)
+{
+    for (unsigned t = 0; t < sizeof random_quants / sizeof *random_quants; t++) {
+        if (random_quants[t].type != type) continue;
+        float d = spread / random_quants[t].rms;
+        uint16_t first = f16_of(d), second = f16_of(d * random_quants[t].factor);
+        for (uint64_t i = 0; i < bytes; i++)
+            to[i] = (uint8_t)draw(seed);
+        for (uint64_t i = 0; i < bytes; i += dtype_get(type)->block_bytes) {
+            memcpy(to + i + random_quants[t].second_at, &second, 2);
+            memcpy(to + i + random_quants[t].d_at, &first, 2);
+        }
+    }
+}
+
 static void add(gguf_build *b, const char *name, dtype type, uint64_t row, uint64_t rows,
                 float mean, float spread, uint64_t *seed)
 {
@@ -74,6 +103,7 @@ static void add(gguf_build *b, const char *name, dtype type, uint64_t row, uint6
         memcpy(stored + 2 * i, &half, 2);
     }
     if (type == DT_Q8_0) store_q8_0(stored, x, n);
+    store_random_quants(stored, type, type == DT_F32 ? 0 : dtype_bytes(type, n), spread, seed);
     gguf_build_tensor(b, name, type, row, rows, type == DT_F32 ? (const void *)x : stored);
     free(x);
     free(stored);

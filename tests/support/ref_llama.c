@@ -1,5 +1,7 @@
 #include "tests/support/ref_llama.h"
 
+#include "kernels/cpu/quant.h"
+
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -65,8 +67,17 @@ static double *load(const ref_model *m, const char *format, uint32_t il)
     uint8_t *stored = malloc(t->bytes);
     double *x = malloc(n * sizeof *x);
     CHECK(stored != NULL && x != NULL && gguf_tensor_read(m->g, t, stored, t->bytes, &e) == ST_OK);
-    for (uint64_t i = 0; i < n; i++)
-        x[i] = value_at(stored, t->type, i);
+    if (quant_is(t->type) && t->type != DT_Q8_0) {
+        float *f = malloc(n * sizeof *f);
+        CHECK(f != NULL);
+        quant_to_f32_ref(f, stored, t->type, n);
+        for (uint64_t i = 0; i < n; i++)
+            x[i] = (double)f[i];
+        free(f);
+    } else {
+        for (uint64_t i = 0; i < n; i++)
+            x[i] = value_at(stored, t->type, i);
+    }
     free(stored);
     return x;
 }

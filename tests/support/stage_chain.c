@@ -295,7 +295,7 @@ uint32_t session_sample(chain *c, chain_session *s, uint32_t token, const sample
     return chain_result(c, 0)->token;
 }
 
-/* The blocks with position n - 1 become the session's own, when they are partly filled and shared. */
+/* The blocks with position n - 1 become the session's own, if they are partly filled and shared. */
 static void own_last(chain *c, chain_session *s, op_list *l)
 {
     uint32_t last = s->n / KV_BLOCK;

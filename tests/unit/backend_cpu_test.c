@@ -75,7 +75,12 @@ static void supports_what_it_says(void **state)
     errmsg e;
     assert_int_equal(try_open(&d, "auto", 1, UINT32_MAX, &e), ST_OK);
     for (uint32_t t = 0; t < DT_COUNT; t++) {
-        bool weights = t == DT_F32 || t == DT_F16 || t == DT_BF16 || t == DT_Q8_0;
+        static const dtype with_products[] = {DT_F32,  DT_F16,  DT_BF16, DT_Q8_0, DT_Q4_0,
+                                              DT_Q4_1, DT_Q5_0, DT_Q5_1, DT_Q2_K, DT_Q3_K,
+                                              DT_Q4_K, DT_Q5_K, DT_Q6_K, DT_IQ4_NL, DT_IQ4_XS};
+        bool weights = false;
+        for (size_t i = 0; i < sizeof with_products / sizeof *with_products; i++)
+            weights |= t == with_products[i];
         bool kv = t == DT_F32 || t == DT_F16 || t == DT_BF16;
         assert_int_equal(b->supports(d, OP_MATMUL, t), weights);
         assert_int_equal(b->supports(d, OP_EMBED, t), weights);
@@ -204,7 +209,7 @@ static void embedding_is_the_row_times_scale(void **state)
         float table[64 * 7], out[64 * 3], want[64 * 3];
         cpu_isa_ref.to_f32(table, stored, types[t], 64 * 7);
         const uint32_t tokens[] = {6, 0, 6};
-        dev_weight w = {on_host(stored), types[t], 64, 7};
+        dev_weight w = {.data = on_host(stored), .type = types[t], .n_in = 64, .n_out = 7};
         for (int scaled = 0; scaled < 2; scaled++) {
             float scale = scaled ? 8.25f : 1.0f;
             for (int i = 0; i < 64 * 3; i++) want[i] = table[tokens[i / 64] * 64 + i % 64] * scale;

@@ -76,28 +76,6 @@ static void conversions_agree(void **state)
     free(got);
 }
 
-static void q8_0_is_d_times_q(void **state)
-{
-    (void)state;
-    seeded s = {4};
-    void *base;
-    const char *p = seeded_stored(&s, DT_Q8_0, 32 * 40, 8, &base);
-    float *want = zeroed(32 * 40), *got = zeroed(32 * 40);
-    for (int b = 0; b < 40; b++) {
-        uint16_t d;
-        memcpy(&d, p + 34 * b, 2);
-        for (int i = 0; i < 32; i++)
-            want[32 * b + i] = (float)((double)f32_of_f16(d) * (int8_t)p[34 * b + 2 + i]);
-    }
-    for (uint32_t i = 0; i < n_isas; i++) {
-        isas[i]->to_f32(got, p, DT_Q8_0, 32 * 40);
-        assert_true(same_bits(isas[i]->name, want, got, 32 * 40));
-    }
-    free(base);
-    free(want);
-    free(got);
-}
-
 /* The value in float64, and how far sixteen chains and a tree may be from it. */
 static void matmul_near_float64(const float *y, const float *w, const float *x, const float *bias,
                                 uint32_t n_in, uint32_t n_out, uint32_t n_rows)
@@ -167,7 +145,10 @@ static void check_matmul(seeded *s, dtype type, uint32_t n_in, uint32_t n_out, u
     free(bias_f32);
 }
 
-static const dtype weight_types[] = {DT_F32, DT_F16, DT_BF16, DT_Q8_0};
+static const dtype weight_types[] = {DT_F32,  DT_F16,  DT_BF16, DT_Q8_0, DT_Q4_0,
+                                     DT_Q4_1, DT_Q5_0, DT_Q5_1, DT_Q2_K, DT_Q3_K,
+                                     DT_Q4_K, DT_Q5_K, DT_Q6_K, DT_IQ4_NL, DT_IQ4_XS};
+#define N_TYPES (sizeof weight_types / sizeof *weight_types)
 
 static void matmul_small_shapes(void **state)
 {
@@ -176,9 +157,10 @@ static void matmul_small_shapes(void **state)
     static const uint32_t outs[] = {1, 5, 17, 50};
     static const uint32_t rows[] = {0, 1, 2, 3, 4, 5, 7, 17, 20};
     seeded s = {5};
-    for (int t = 0; t < 4; t++) {
-        for (uint32_t i = 0; i < 11; i++) {
-            uint32_t n_in = weight_types[t] == DT_Q8_0 ? 32 * (1 + i % 4) : ins[i];
+    for (uint32_t t = 0; t < N_TYPES; t++) {
+        uint32_t values = dtype_get(weight_types[t])->block_values;
+        for (uint32_t i = 0; i < (values == 1 ? 11 : values == 32 ? 4 : 2); i++) {
+            uint32_t n_in = values == 1 ? ins[i] : values * (1 + i);
             for (uint32_t o = 0; o < 4; o++) {
                 for (uint32_t r = 0; r < 9; r++)
                     check_matmul(&s, weight_types[t], n_in, outs[o], rows[r]);
@@ -195,10 +177,10 @@ static void matmul_block_borders(void **state)
                                          {1024, 3, 100}, {1040, 97, 17}, {544, 20, 193},
                                          {1500, 16, 8}, {4096, 17, 4}};
     seeded s = {6};
-    for (int t = 0; t < 4; t++) {
+    for (uint32_t t = 0; t < N_TYPES; t++) {
+        uint32_t values = dtype_get(weight_types[t])->block_values;
         for (uint32_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
-            uint32_t n_in = shapes[i][0];
-            if (weight_types[t] == DT_Q8_0) n_in = (n_in + 31) / 32 * 32;
+            uint32_t n_in = (shapes[i][0] + values - 1) / values * values;
             check_matmul(&s, weight_types[t], n_in, shapes[i][1], shapes[i][2]);
         }
     }
@@ -397,7 +379,6 @@ int main(void)
     CHECK(scratch != NULL);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(conversions_agree),
-        cmocka_unit_test(q8_0_is_d_times_q),
         cmocka_unit_test(matmul_small_shapes),
         cmocka_unit_test(matmul_block_borders),
         cmocka_unit_test(matmul_tiny_values),

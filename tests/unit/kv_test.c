@@ -41,8 +41,9 @@ static int begin(void **state)
     f->host = calloc(1, at.bytes);
     assert_int_equal(f->b->device_open(&f->device, &spec, &e), ST_OK);
     assert_int_equal(f->b->queue_open(f->device, &f->q, &e), ST_OK);
-    assert_int_equal(
-        kv_open(&f->c, f->b, f->device, f->m, 0, N_LAYERS, DT_F32, &limits, f->host, &at, &e), ST_OK);
+    assert_int_equal(kv_open(&f->c, f->b, f->device, f->m, 0, N_LAYERS, DT_F32, &limits, f->host,
+                             &at, &e),
+                     ST_OK);
     *state = f;
     return 0;
 }
@@ -388,7 +389,7 @@ static void windows_refuse(void **state)
     bad_row(f, row_at(0, 133, 1), "window block 2, which is shared");
 }
 
-/* Copies reach the layers of their class only, and tables of both classes stand among the step's. */
+/* Copies reach the layers of their class only; tables of both classes stand among the step's. */
 static void classes_are_apart(void **state)
 {
     fixture *f = *state;

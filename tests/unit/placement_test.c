@@ -20,7 +20,8 @@ static doors on(const char *devices, const char *stages)
 static void alike_needs_no_costs(void **state)
 {
     (void)state;
-    const uint64_t none[STAGES_MAX] = {0}, same[STAGES_MAX] = {5, 5, 5}, odd[STAGES_MAX] = {5, 0, 9};
+    const uint64_t none[STAGES_MAX] = {0}, same[STAGES_MAX] = {5, 5, 5},
+                   odd[STAGES_MAX] = {5, 0, 9};
     uint32_t cost[STAGES_MAX];
     doors d = on(NULL, "3");
     assert_false(placement_costs(cost, &d, none));

@@ -116,7 +116,7 @@ static void every_cut_is_equal(void **state)
     }
 }
 
-/* The same for other architectures, with prompts over the window, several chunks, isas and threads. */
+/* The same for other architectures: prompts over the window, several chunks, isas and threads. */
 static void other_architectures_are_equal(void **state)
 {
     (void)state;
