@@ -1,6 +1,6 @@
 /* memra-pp: chooses the command, and owns what belongs to the whole process: signals, --version. */
-#include "coordinator/inventory.h"
-#include "coordinator/options.h"
+#include "coordinator/machine/inventory.h"
+#include "coordinator/commands/options.h"
 #include "build_id.h"
 
 #include <errno.h>

@@ -5,9 +5,8 @@
  * tiled cannot be seen in the bits):
  *
  * Few rows (decode): weights are streamed once from memory, converted in registers and used for all
- * rows; the next tile's weights are fetched ahead. Bound by memory. Blocks of quants (quant.h) keep
- * one output's lanes in registers for a span of values, which the processor overlaps with the next
- * output's.
+ * rows; the next tile's weights are fetched ahead. Bound by memory. Quants (quant.h) keep the lanes
+ * of two outputs in registers for a span of values, which the processor overlaps with the next two.
  *
  * Many rows (prompt): blocks in three levels. DEPTH values of TILE_OUTS weight rows are converted
  * into a panel that stays in L1 and meets BLOCK_ROWS rows of x in tiles of TILE_OUTS x TILE_ROWS
@@ -22,8 +21,9 @@
 #define DECODE_ROWS_MAX 16u /* above it, converting once for all rows pays; quants: above 4 */
 #define BLOCK_ROWS 96u
 #define GROUP_OUTS 48u
-#define DEPTH 512u /* a multiple of 32 */
+#define DEPTH 512u          /* a multiple of QUANT_SPAN */
 #define PANEL_FLOATS (TILE_OUTS * DEPTH)
+_Static_assert(DEPTH % QUANT_SPAN == 0, "whole blocks");
 _Static_assert(GROUP_OUTS % 16 == 0 && GROUP_OUTS % TILE_OUTS == 0, "whole tiles and vectors");
 _Static_assert(PANEL_FLOATS + BLOCK_ROWS * GROUP_OUTS * 16 <= CPU_SCRATCH_FLOATS, "scratch");
 
@@ -109,29 +109,43 @@ V16 void decode_tile(const product *p, dtype type, uint32_t r, uint32_t o, const
     store_tile(p, acc, r, o, n_rows, n_outs);
 }
 
-/* n values of one output go to its lanes, a vector for each row. */
+/* n values of n_outs outputs go to their lanes, a vector for each row: one output after the other in
+ * `lanes`. n_outs * n_rows <= 4. */
 V16 void dot_span(const product *p, dtype type, v16 *lanes, const char *w, const float *x,
-                  const uint32_t n, const uint32_t n_rows)
+                  const uint32_t n, const uint32_t n_rows, const uint32_t n_outs)
 {
     v16 acc[4];
     const float *row[4];
-    quant_span b;
+    quant_span b[2];
 #pragma GCC unroll 4
     for (uint32_t k = 0; k < n_rows; k++) {
-        acc[k] = lanes[k];
         row[k] = x + (uint64_t)k * p->n_in;
         __asm__("" : "+r"(row[k])); /* one register, not one for each address below */
     }
-    quant_open(type, &b, w, n);
+#pragma GCC unroll 2
+    for (uint32_t j = 0; j < n_outs; j++) quant_open(type, &b[j], w + j * p->row_bytes, n);
+#pragma GCC unroll 4
+    for (uint32_t k = 0; k < n_rows * n_outs; k++) acc[k] = lanes[k];
 #pragma GCC unroll 16
     for (uint32_t c = 0; c < n / 16; c++) {
-        v16 wv = quant_vector(type, &b, c);
+#pragma GCC unroll 2
+        for (uint32_t j = 0; j < n_outs; j++) {
+            v16 wv = quant_vector(type, &b[j], c);
 #pragma GCC unroll 4
-        for (uint32_t k = 0; k < n_rows; k++)
-            acc[k] = v16_fma(wv, v16_load(row[k] + 16 * c), acc[k]);
+            for (uint32_t k = 0; k < n_rows; k++) {
+                v16 *a = &acc[j * n_rows + k];
+                *a = v16_fma(wv, v16_load(row[k] + 16 * c), *a);
+            }
+        }
     }
 #pragma GCC unroll 4
-    for (uint32_t k = 0; k < n_rows; k++) lanes[k] = acc[k];
+    for (uint32_t k = 0; k < n_rows * n_outs; k++) lanes[k] = acc[k];
+}
+
+V16 void fetch(const char *p, const uint32_t bytes)
+{
+#pragma GCC unroll 8
+    for (uint32_t at = 0; at < bytes; at += 64) _mm_prefetch(p + at, _MM_HINT_T0);
 }
 
 /* decode_tile of quants, from row 0 on; lanes of output j lie together. */
@@ -145,18 +159,25 @@ V16 void decode_quant_tile(const product *p, dtype type, uint32_t o, const uint3
     uint32_t i = 0;
     for (uint32_t j = 0; j < 16; j++) lanes[j] = acc[j] = v16_zero();
     for (; i + QUANT_SPAN <= p->n_in; i += QUANT_SPAN, w += span_bytes) {
-        for (uint32_t j = 0; j < n_outs; j++) {
+        uint32_t j = 0;
+        for (; n_rows <= 2 && j + 2 <= n_outs; j += 2) {
             const char *wj = w + j * p->row_bytes;
-#pragma GCC unroll 8
-            for (uint32_t at = 0; at < span_bytes; at += 64)
-                _mm_prefetch(wj + ahead + at, _MM_HINT_T0);
-            dot_span(p, type, lanes + j * n_rows, wj, p->x + i, QUANT_SPAN, n_rows);
+            fetch(wj + ahead, span_bytes);
+            fetch(wj + p->row_bytes + ahead, span_bytes);
+            dot_span(p, type, lanes + j * n_rows, wj, p->x + i, QUANT_SPAN, n_rows,
+                     n_rows <= 2 ? 2 : 1);
+        }
+        for (; j < n_outs; j++) {
+            fetch(w + j * p->row_bytes + ahead, span_bytes);
+            dot_span(p, type, lanes + j * n_rows, w + j * p->row_bytes, p->x + i, QUANT_SPAN,
+                     n_rows, 1);
         }
     }
     if (quant_block_values(type) < QUANT_SPAN) {
         for (; i < p->n_in; i += 32, w += quant_block_bytes(type)) {
             for (uint32_t j = 0; j < n_outs; j++)
-                dot_span(p, type, lanes + j * n_rows, w + j * p->row_bytes, p->x + i, 32, n_rows);
+                dot_span(p, type, lanes + j * n_rows, w + j * p->row_bytes, p->x + i, 32, n_rows,
+                         1);
         }
     }
     for (uint32_t j = 0; j < n_outs; j++) {

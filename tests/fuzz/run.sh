@@ -30,7 +30,7 @@ case $target in
 gguf) sources="$file common/model*.c common/fmath.c" ;;
 doors) sources="common/status.c common/door*.c common/fault.c" ;;
 tokenizer)
-    sources="$file coordinator/tokenizer*.c coordinator/pretokenize*.c coordinator/utf8.c
+    sources="$file coordinator/text/tokenizer*.c coordinator/text/pretokenize*.c coordinator/text/utf8.c
         tests/support/vocab_file.c tests/support/gguf_build.c tests/support/llama_build.c"
     libs="-lpcre2-8 -lm"
     ;;

@@ -6,8 +6,8 @@
  * tokens), whether special tokens are parsed, and the kind with its pre-tokenizer; the rest is the
  * text. */
 #include "common/sampler.h"
-#include "coordinator/tokenizer.h"
-#include "coordinator/utf8.h"
+#include "coordinator/text/tokenizer.h"
+#include "coordinator/text/utf8.h"
 #include "tests/support/vocab_file.h"
 
 #include <stdlib.h>

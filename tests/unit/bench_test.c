@@ -1,7 +1,7 @@
 /* The benchmark's arithmetic on numbers whose answer is known, and that the read bandwidth is
  * measured at all: how high it is, is the machine's affair. */
 #include "tests/support/tap.h"
-#include "coordinator/bench.h"
+#include "coordinator/bench/bench.h"
 
 #include <math.h>
 #include <stdlib.h>

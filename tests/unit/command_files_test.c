@@ -1,9 +1,9 @@
 /* command_files_test.c - the small readers and writers that commands are made of: the demo model's
  * place, files that are whole or not there, token lists, byte counts. */
-#include "coordinator/demo.h"
-#include "coordinator/outfile.h"
-#include "coordinator/output.h"
-#include "coordinator/tokenlist.h"
+#include "coordinator/commands/demo.h"
+#include "coordinator/commands/outfile.h"
+#include "coordinator/commands/output.h"
+#include "coordinator/commands/tokenlist.h"
 #include "tests/support/tap.h"
 
 #include <stdio.h>

@@ -2,9 +2,9 @@
  * difference is named, nothing that was not walked passes, and the cuts to walk are the legal ones.
  */
 #include "tests/support/tap.h"
-#include "coordinator/gate_pipe.h"
-#include "coordinator/gate_record.h"
-#include "coordinator/random_tokens.h"
+#include "coordinator/gates/gate_pipe.h"
+#include "coordinator/gates/gate_record.h"
+#include "coordinator/commands/random_tokens.h"
 
 #include <math.h>
 #include <stdio.h>

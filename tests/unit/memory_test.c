@@ -5,7 +5,7 @@
 
 #include "common/boundary.h"
 #include "coordinator/pipeline.h"
-#include "coordinator/shape.h"
+#include "coordinator/shape/shape.h"
 #include "tests/support/memory_use.h"
 
 #include <math.h>

@@ -1,6 +1,6 @@
 /* options_test.c - the command line: every type with its borders and refusals, who wins over whom,
  * doors as flags. */
-#include "coordinator/options.h"
+#include "coordinator/commands/options.h"
 #include "tests/support/tap.h"
 
 #include <stdio.h>

@@ -1,7 +1,7 @@
 /* What devices make of auto cuts: sharing, bandwidth, and when nothing is to be weighed. */
 #include "tests/support/tap.h"
 
-#include "coordinator/placement.h"
+#include "coordinator/machine/placement.h"
 
 #include <string.h>
 

@@ -1,6 +1,6 @@
 /* pretokenize_test.c - where each pre-tokenizer cuts, case by case, and how long it takes. */
 #include "common/clock.h"
-#include "coordinator/pretokenize.h"
+#include "coordinator/text/pretokenize.h"
 #include "tests/support/tap.h"
 
 #include <stdbool.h>

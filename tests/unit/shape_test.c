@@ -2,7 +2,7 @@
  * nothing of it in memory, and that its values depend on the seed alone. */
 #include "tests/support/tap.h"
 
-#include "coordinator/shape.h"
+#include "coordinator/shape/shape.h"
 
 #include <fcntl.h>
 #include <math.h>

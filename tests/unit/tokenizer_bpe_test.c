@@ -2,7 +2,7 @@
  * reference, hostile files and texts. */
 #include "common/clock.h"
 #include "common/sampler.h"
-#include "coordinator/tokenizer.h"
+#include "coordinator/text/tokenizer.h"
 #include "tests/support/tap.h"
 #include "tests/support/vocab_file.h"
 

@@ -1,6 +1,6 @@
 /* tokenizer_vectors_test.c - known vocabularies against recorded ids, where the handed data is
  * there: each text gives these ids, and the ids give the text again. */
-#include "coordinator/tokenizer.h"
+#include "coordinator/text/tokenizer.h"
 #include "tests/support/tap.h"
 
 #include <stdio.h>

@@ -1,6 +1,6 @@
 /* utf8_test.c - characters stay whole however they are cut, and what is malformed is replaced as
  * Unicode says; compared with a decoder that looks at the whole text and works on code points. */
-#include "coordinator/utf8.h"
+#include "coordinator/text/utf8.h"
 #include "tests/support/tap.h"
 
 #include <stdbool.h>

@@ -1,0 +1,241 @@
+#include "coordinator/bench/bench.h"
+
+#include "common/clock.h"
+#include "coordinator/commands/random_tokens.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define SETTLE_NS NS_PER_S
+
+static double layer_bytes(const model_desc *m)
+{
+    double bytes = 0;
+    for (uint32_t il = 0; il < m->n_layers; il++) bytes += (double)model_layer_bytes(m, il);
+    return bytes;
+}
+
+static double tensor_bytes(const tensor_ref *t)
+{
+    return t->t == NULL ? 0 : (double)t->t->bytes;
+}
+
+double bench_token_bytes(const model_desc *m, dtype kv_type, double position)
+{
+    double kv_row = 2.0 * (double)dtype_bytes(kv_type, (uint64_t)m->n_kv_heads * m->n_head);
+    return layer_bytes(m) + tensor_bytes(&m->output_norm) + tensor_bytes(&m->output) +
+           tensor_bytes(&m->token_embd) / m->n_vocab + (position + 1) * kv_row * m->n_layers;
+}
+
+static uint64_t weights_once(const model_desc *m)
+{
+    double bytes = layer_bytes(m) + tensor_bytes(&m->output_norm) + tensor_bytes(&m->token_embd);
+    return (uint64_t)(m->tied ? bytes : bytes + tensor_bytes(&m->output));
+}
+
+/* --- one test ------------------------------------------------------------------------------------ */
+
+typedef struct {
+    const bench_request *q;
+    pipeline *p;
+    uint32_t *tokens, n_random; /* the prompt, or what comes before generation */
+    double *sample;        /* [n_repeat] */
+    uint64_t n_rows;       /* asked of this pipeline so far */
+    uint64_t wall_ns;      /* of the measured parts */
+    uint64_t busy_ns[STAGES_MAX];
+} bench_state;
+
+/* A stage counts its time just after it has sent the result: wait (bounded) for that. */
+static void busy_now(const bench_state *b, uint64_t out[STAGES_MAX])
+{
+    uint64_t begin = now_ns();
+    for (uint32_t s = 0; s < pipeline_plan(b->p)->cuts.n_stages; s++) {
+        stage_snapshot snap;
+        for (;;) {
+            pipeline_stage(b->p, s, &snap);
+            if (snap.n_rows >= b->n_rows || now_ns() - begin > SETTLE_NS) break;
+            nanosleep(&(struct timespec){.tv_nsec = (long)NS_PER_MS / 10}, NULL);
+        }
+        out[s] = snap.busy_ns;
+    }
+}
+
+static status generate(session *s, uint32_t n, uint32_t token, errmsg *e)
+{
+    for (uint32_t i = 0; i < n; i++) TRY(session_step(s, token, NULL, &token, e));
+    return ST_OK;
+}
+
+/* Once through the test; *ns: its measured part. */
+static status once(bench_state *b, const bench_test *t, uint64_t *ns, errmsg *e)
+{
+    sampler_params greedy = sampler_default();
+    session *s = NULL;
+    uint32_t next = b->tokens[0];
+    uint64_t busy[STAGES_MAX], busy_after[STAGES_MAX];
+    status st = ST_OK;
+    TRY(session_open(b->p, &greedy, &s, e));
+    if (t->depth > 0) TRY_DONE(st, session_prime(s, b->tokens, t->depth, NULL, &next, e));
+    b->n_rows += t->depth;
+    busy_now(b, busy);
+    uint64_t begin = now_ns();
+    if (t->generation)
+        TRY_DONE(st, generate(s, t->n_tokens, next, e));
+    else
+        TRY_DONE(st, session_prime(s, b->tokens, t->n_tokens, NULL, &next, e));
+    *ns = now_ns() - begin;
+    b->n_rows += t->n_tokens;
+    busy_now(b, busy_after);
+    b->wall_ns += *ns;
+    for (uint32_t i = 0; i < t->plan.cuts.n_stages; i++) b->busy_ns[i] += busy_after[i] - busy[i];
+done:
+    session_drop(s);
+    return st;
+}
+
+static status test_run(bench_state *b, bench_test *t, errmsg *e)
+{
+    stage_snapshot snap;
+    uint64_t ns;
+    t->plan = *pipeline_plan(b->p);
+    pipeline_stage(b->p, 0, &snap);
+    memcpy(t->device, snap.device, sizeof t->device);
+    TRY(once(b, t, &ns, e));
+    b->wall_ns = 0;
+    memset(b->busy_ns, 0, sizeof b->busy_ns);
+    for (uint32_t i = 0; i < b->q->n_repeat; i++) {
+        TRY(once(b, t, &ns, e));
+        b->sample[i] = (double)t->n_tokens * (double)NS_PER_S / (double)(ns + 1);
+    }
+    t->tokens_per_s = stats_of(b->sample, b->q->n_repeat);
+    for (uint32_t s = 0; s < t->plan.cuts.n_stages; s++)
+        t->busy_share[s] = (double)b->busy_ns[s] / (double)(b->wall_ns + 1);
+    if (t->generation) {
+        double mean_position = t->depth + (t->n_tokens - 1) / 2.0;
+        t->bytes_per_token = bench_token_bytes(pipeline_model(b->p), t->plan.kv_type, mean_position);
+    }
+    return ST_OK;
+}
+
+/* --- before anything is started ---------------------------------------------------------------- */
+
+/* The person's doors with n_stages: cuts and devices that were named for another number do not
+ * apply. */
+static doors doors_for(const bench_request *q, uint32_t n_stages)
+{
+    doors d = q->common->doors;
+    if (q->listed) d.from_flag[DOOR_STAGES] = true;
+    if (n_stages == d.n_stages) return d;
+    d.n_stages = n_stages;
+    d.stages_set = n_stages > 1;
+    if (d.splits == SPLITS_LIST) d.splits = SPLITS_EVEN;
+    d.split_old = false;
+    d.n_cuts = 0;
+    if (!(d.n_devices == 1 && d.device[0].kind == DEVICE_AUTO)) d.n_devices = 0;
+    return d;
+}
+
+static status check_context(const bench_request *q, uint32_t n_ctx, errmsg *e)
+{
+    if (q->n_prompt > n_ctx) {
+        return errmsg_set(e, ST_USAGE, "-p %u does not fit into a context of %u positions; see --ctx",
+                          q->n_prompt, n_ctx);
+    }
+    if (q->n_generate > 0 && (uint64_t)q->depth + q->n_generate > n_ctx) {
+        return errmsg_set(e, ST_USAGE,
+                          "-n %u after --depth %u does not fit into a context of %u positions; see --ctx",
+                          q->n_generate, q->depth, n_ctx);
+    }
+    return ST_OK;
+}
+
+/* Every number of stages has a plan, and the tests fit into its context. */
+static status check_all(bench_result *r, const bench_request *q, errmsg *e)
+{
+    gguf *file = NULL;
+    model_desc *m = NULL;
+    status s = ST_OK;
+    TRY_DONE(s, options_open_model(q->common, &file, e));
+    m = malloc(sizeof *m);
+    if (m == NULL) {
+        s = errmsg_set(e, ST_RESOURCES, "no memory for the model's description");
+        goto done;
+    }
+    TRY_DONE(s, model_read(m, file, e));
+    r->weights_bytes = weights_once(m);
+    for (uint32_t i = 0; i < q->n_configs; i++) {
+        doors d = doors_for(q, q->n_stages[i]);
+        plan p;
+        TRY_DONE(s, plan_make(&p, m, &d, &q->common->plan, e));
+        TRY_DONE(s, check_context(q, p.n_ctx, e));
+    }
+done:
+    free(m);
+    if (file != NULL) gguf_close(file);
+    return s;
+}
+
+/* --- all ----------------------------------------------------------------------------------------- */
+
+static status config_run(bench_result *r, const bench_request *q, bench_state *b, uint32_t n_stages,
+                         bench_told told, void *ctx, errmsg *e)
+{
+    doors d = doors_for(q, n_stages);
+    pipeline_options o = options_pipeline(q->common);
+    o.doors = &d;
+    TRY(pipeline_open(&b->p, &o, &interrupted, e));
+    status s = ST_OK;
+    b->n_rows = 0;
+    random_tokens(b->tokens, b->n_random, pipeline_model(b->p)->n_vocab, q->seed);
+    bench_test tests[2] = {{.n_tokens = q->n_prompt},
+                           {.generation = true, .n_tokens = q->n_generate, .depth = q->depth}};
+    for (uint32_t i = 0; i < 2 && s == ST_OK; i++) {
+        if (tests[i].n_tokens == 0) continue;
+        s = test_run(b, &tests[i], e);
+        if (s != ST_OK) break;
+        r->test[r->n_tests++] = tests[i];
+        told(ctx, r, &tests[i]);
+    }
+    pipeline_close(b->p);
+    return s;
+}
+
+static void model_name(bench_result *r, const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    const char *name = slash == NULL ? path : slash + 1;
+    size_t n = strlen(name);
+    if (n >= sizeof r->model) name += n - sizeof r->model + 1;
+    memcpy(r->model, name, strlen(name) + 1);
+}
+
+status bench_run(bench_result *out, const bench_request *q, bench_told told, void *ctx, errmsg *e)
+{
+    bench_state b = {.q = q, .n_random = (q->n_prompt > q->depth ? q->n_prompt : q->depth) + 1};
+    status s = ST_OK;
+    *out = (bench_result){0};
+    model_name(out, q->common->model);
+    out->test = calloc(2 * q->n_configs, sizeof *out->test);
+    b.tokens = malloc((size_t)b.n_random * sizeof *b.tokens);
+    b.sample = malloc(q->n_repeat * sizeof *b.sample);
+    if (out->test == NULL || b.tokens == NULL || b.sample == NULL) {
+        s = errmsg_set(e, ST_RESOURCES, "no memory for %u tokens", b.n_random);
+        goto done;
+    }
+    TRY_DONE(s, check_all(out, q, e));
+    TRY_DONE(s, shape_ready(q->random, q->common, e));
+    TRY_DONE(s, bandwidth_measure(&out->bandwidth, 0, &interrupted, e));
+    told(ctx, out, NULL);
+    for (uint32_t i = 0; i < q->n_configs; i++)
+        TRY_DONE(s, config_run(out, q, &b, q->n_stages[i], told, ctx, e));
+done:
+    free(b.tokens);
+    free(b.sample);
+    return s;
+}
+
+void bench_free(bench_result *r)
+{
+    free(r->test);
+    r->test = NULL;
+}

@@ -1,0 +1,27 @@
+#include "coordinator/bench/bench_stats.h"
+
+#include "common/status.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+static int ascending(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+stats stats_of(double *x, uint32_t n)
+{
+    CHECK(n > 0);
+    qsort(x, n, sizeof *x, ascending);
+    stats s = {.n = n, .min = x[0], .max = x[n - 1]};
+    s.median = n % 2 == 1 ? x[n / 2] : (x[n / 2 - 1] + x[n / 2]) / 2;
+    for (uint32_t i = 0; i < n; i++)
+        s.mean += x[i] / n;
+    double squares = 0;
+    for (uint32_t i = 0; i < n; i++)
+        squares += (x[i] - s.mean) * (x[i] - s.mean);
+    s.sd = n > 1 ? sqrt(squares / (n - 1)) : 0;
+    return s;
+}

@@ -1,0 +1,159 @@
+/* gate: the program's own check that its output does not depend on how it was run. */
+#include "coordinator/gates/gate_pipe.h"
+#include "coordinator/shape/shape.h"
+
+#include "common/boundary.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define PROMPT_DEFAULT 288u   /* past four KV blocks and one attention cell */
+#define PROMPT_MIN 24u
+#define PROMPT_MAX 4000u      /* the prompt is also taken in one piece, with a result row for each */
+#define DECODE_DEFAULT 8u
+#define DECODE_MAX 1024u
+#define SEED_DEFAULT 42u
+
+#define USAGE                                                                                      \
+    "gate ppn|prime|transport|all [-m FILE] [--stages N] [--splits ..] [--canary] [--json]"
+#define ABOUT                                                                                      \
+    "Runs the same work in two ways and compares every bit of the logits, and every token:\n"      \
+    "  ppn        one stage = N stages at every cut; serial = pipelined\n"                         \
+    "  prime      a prompt in one piece = in chunks of any sizes, forked, truncated\n"             \
+    "  transport  bytes sent = bytes received: every edge, both slots\n"                           \
+    "Counters must show that each mechanism ran: rows, bytes and crossings of every boundary,\n"   \
+    "chunks, probes, stages that met inside their layers. With no --stages and --splits a small\n" \
+    "model is walked at every set of cuts. Lines are TAP.\n\n"                                     \
+    "--canary breaks the mechanisms on purpose, one after the other, and the gate must notice\n"   \
+    "each. Exit codes: 0 every arm is green; 1 an arm is red. With --canary: 1 every breakage\n"   \
+    "was noticed (red, as it must be); 0 \"canary stayed green\": the gate is blind to one."
+
+typedef struct {
+    const char *name;
+    status (*run)(const gate_context *g, errmsg *e);
+} gate_entry;
+
+static const gate_entry gates[] = {
+    {"ppn", gate_ppn},
+    {"prime", gate_prime},
+    {"transport", gate_transport},
+};
+#define N_GATES (sizeof gates / sizeof *gates)
+
+/* What the gates need to know of the model, before any pipeline is opened; cuts that the doors name
+ * and the model does not have are refused here. */
+static status read_model(gate_model *out, const common_options *c, errmsg *e)
+{
+    gguf *file = NULL;
+    model_desc *m = NULL;
+    status s = ST_OK;
+    TRY_DONE(s, options_open_model(c, &file, e));
+    m = malloc(sizeof *m);
+    if (m == NULL) {
+        s = errmsg_set(e, ST_RESOURCES, "no memory for the model's description");
+        goto done;
+    }
+    TRY_DONE(s, model_read(m, file, e));
+    fence f;
+    TRY_DONE(s, fence_plan(&f, &c->doors, m, e));
+    *out = (gate_model){.n_layers = m->n_layers,
+                        .n_vocab = m->n_vocab,
+                        .n_embd = m->n_embd,
+                        .n_ctx_train = m->n_ctx_train,
+                        .row_bytes = boundary_row_bytes(m->n_embd, m->aux_bytes)};
+    memcpy(out->cut_forbidden, m->cut_forbidden, sizeof out->cut_forbidden);
+done:
+    free(m);
+    if (file != NULL) gguf_close(file);
+    return s;
+}
+
+/* The prompt: as asked, else the default, or what the context holds beside the decode steps. */
+static status fit_context(gate_context *g, uint32_t asked, errmsg *e)
+{
+    uint64_t n_ctx = g->common->plan.n_ctx > 0 ? g->common->plan.n_ctx : g->model.n_ctx_train;
+    g->n_prompt = asked > 0 ? asked : PROMPT_DEFAULT;
+    if (gate_positions(g) <= n_ctx) return ST_OK;
+    uint64_t decode = gate_positions(g) - g->n_prompt;
+    if (asked == 0 && n_ctx >= decode + PROMPT_MIN) {
+        g->n_prompt = (uint32_t)(n_ctx - decode);
+        return ST_OK;
+    }
+    return errmsg_set(e, ST_USAGE,
+                      "a prompt of %u and %llu decoded tokens do not fit into a context of %llu: lower "
+                      "-p or -n, or raise --ctx",
+                      asked > 0 ? asked : PROMPT_MIN, (unsigned long long)decode,
+                      (unsigned long long)n_ctx);
+}
+
+static status find_gates(const char *name, uint32_t *begin, uint32_t *end, errmsg *e)
+{
+    *begin = 0;
+    *end = N_GATES;
+    if (strcmp(name, "all") == 0) return ST_OK;
+    for (uint32_t i = 0; i < N_GATES; i++) {
+        if (strcmp(name, gates[i].name) != 0) continue;
+        *begin = i;
+        *end = i + 1;
+        return ST_OK;
+    }
+    return errmsg_set(e, ST_USAGE, "no gate '%.40s'; there are: ppn, prime, transport, all", name);
+}
+
+static status run_gates(gate_context *g, uint32_t begin, uint32_t end, errmsg *e)
+{
+    if (!g->canary)
+        gate_report_note(g->report, "%s: %u layers, prompt of %u tokens in chunks of %u, %u + %u + %u decoded",
+                         g->model_path, g->model.n_layers, g->n_prompt, gate_chunk(g), g->n_decode,
+                         g->n_decode, gate_burst(g));
+    for (uint32_t i = begin; i < end; i++) TRY(gates[i].run(g, e));
+    return ST_OK;
+}
+
+int cmd_gate(int argc, char **argv)
+{
+    bool canary = false;
+    shape_options random = {0};
+    uint32_t n_prompt = 0, n_decode = DECODE_DEFAULT;
+    uint64_t seed = SEED_DEFAULT;
+    const option own[] = {
+        {"canary", 0, OPTION_FLAG, NULL, "break each mechanism on purpose; exits 1 when all is noticed",
+         &canary, 0, 0},
+        {"prompt", 'p', OPTION_U32, "N",
+         "tokens of the prompt, 24 to 4000. Default: 288, or what the context holds", &n_prompt,
+         PROMPT_MIN, PROMPT_MAX},
+        {"decode", 'n', OPTION_U32, "N",
+         "steps each of greedy and sampled decode; three times as many deferred, 24 at least.\nDefault: 8",
+         &n_decode, 1, DECODE_MAX},
+        {"seed", 0, OPTION_U64, "S", "of the random prompt and of sampling. Default: 42", &seed, 0, 0},
+        SHAPE_OPTIONS(random),
+    };
+    const uint32_t n_own = sizeof own / sizeof *own;
+    common_options c;
+    const char *name[1];
+    uint32_t n_names = 0, begin, end;
+    errmsg e = {0};
+    if (options_parse(argc, argv, own, n_own, &c, name, 1, &n_names, &e) != ST_OK)
+        return command_failed(&e);
+    if (c.help) {
+        options_help(USAGE, ABOUT, own, n_own);
+        return 0;
+    }
+    gate_report report = {.to = stdout, .json = c.json};
+    gate_context g = {.common = &c,
+                      .canary = canary,
+                      .n_decode = n_decode,
+                      .seed = seed,
+                      .report = &report};
+    status s = n_names == 0 ? errmsg_set(&e, ST_USAGE, "which gate: ppn, prime, transport or all?")
+                            : find_gates(name[0], &begin, &end, &e);
+    if (s == ST_OK) s = shape_take(&random, &c, &e);
+    g.model_path = c.model;
+    if (s == ST_OK) s = options_model(&c, &e);
+    if (s == ST_OK) s = read_model(&g.model, &c, &e);
+    if (s == ST_OK) s = fit_context(&g, n_prompt, &e);
+    if (s == ST_OK) s = shape_ready(&random, &c, &e);
+    if (s == ST_OK) s = run_gates(&g, begin, end, &e);
+    if (s != ST_OK) return command_failed(&e);
+    return gate_report_verdict(&report, end - begin == 1 ? name[0] : "ppn, prime, transport");
+}

@@ -1,0 +1,146 @@
+/* plan: what a run would need, computed by the same code that sizes it, before anything starts. */
+#include "coordinator/machine/inventory.h"
+#include "coordinator/commands/output.h"
+#include "coordinator/commands/preview.h"
+#include "coordinator/shape/shape.h"
+
+#include <jansson.h>
+#include <stdio.h>
+
+#define USAGE                                                                                      \
+    "plan [-m FILE | --shape SHAPE [--type TYPE]] [--stages N] [--splits LIST] [--ctx N] [--json]"
+#define ABOUT                                                                                      \
+    "Prints where the model would be cut, and per stage its device, layers and bytes\n"            \
+    "(weights, KV cache, scratch, the boundary slots it receives through, host memory of\n"        \
+    "its own with what any process takes), what the coordinator needs, and what is free.\n"        \
+    "Nothing is started or allocated, also for a model that is only a --shape. Exit code 4: it\n"  \
+    "does not fit. Weights are used from the file's mapping; the rest is allocated."
+
+/* "0-2", "4" */
+static const char *layers_text(char out[24], const stage_plan *s)
+{
+    if (s->layer_end - s->layer_begin == 1)
+        snprintf(out, 24, "%u", s->layer_begin);
+    else
+        snprintf(out, 24, "%u-%u", s->layer_begin, s->layer_end - 1);
+    return out;
+}
+
+static status print_stages(const plan *p, errmsg *e)
+{
+    TRY(output_line(e, "%-6s %-9s %-8s %11s %11s %11s %11s %11s", "stage", "layers", "device",
+                    "weights", "kv", "scratch", "slots", "host"));
+    for (uint32_t i = 0; i < p->cuts.n_stages; i++) {
+        const stage_plan *s = &p->stage[i];
+        char layers[24], device[INVENTORY_DEVICE_TEXT], b[5][OUTPUT_BYTES_TEXT];
+        TRY(output_line(e, "%-6u %-9s %-8s %11s %11s %11s %11s %11s", i, layers_text(layers, s),
+                        inventory_device_text(device, s->device),
+                        output_bytes(b[0], s->weights_bytes), output_bytes(b[1], s->kv_bytes),
+                        output_bytes(b[2], s->scratch_bytes), output_bytes(b[3], s->slots_bytes),
+                        output_bytes(b[4], s->host_bytes + s->process_bytes)));
+    }
+    return ST_OK;
+}
+
+static status print_table(const preview *v, uint64_t free_bytes, errmsg *e)
+{
+    const plan *p = v->plan;
+    const model_desc *m = v->model;
+    char a[OUTPUT_BYTES_TEXT], b[OUTPUT_BYTES_TEXT], c[OUTPUT_BYTES_TEXT];
+    TRY(output_line(e, "model: %s, %u layers, %u wide, %u tokens", m->arch, m->n_layers, m->n_embd,
+                    m->n_vocab));
+    TRY(output_line(e, "context: %u positions, %u session%s, kv %s, prompt chunks of up to %u rows",
+                    p->n_ctx, p->n_sessions, p->n_sessions == 1 ? "" : "s", preview_kv_word(p),
+                    p->rows_max));
+    if (p->cuts.moved) TRY(output_line(e, "an even cut was moved off a place the model forbids"));
+    TRY(print_stages(p, e));
+    char d[OUTPUT_BYTES_TEXT];
+    TRY(output_line(e, "coordinator: readback %s, run block %s, journal %s, itself %s",
+                    output_bytes(a, p->readback_bytes), output_bytes(b, p->run_block_bytes),
+                    output_bytes(c, p->journal_bytes), output_bytes(d, p->coordinator_bytes)));
+    return output_line(e, "in all: %s allocated, %s of weights; free: %s",
+                       output_bytes(a, p->total_bytes), output_bytes(b, p->weights_total_bytes),
+                       free_bytes > 0 ? output_bytes(c, free_bytes) : "unknown");
+}
+
+static json_t *stage_json(const stage_plan *s, uint32_t i)
+{
+    char device[INVENTORY_DEVICE_TEXT];
+    return json_pack("{s:i, s:s, s:[ii], s:I, s:I, s:I, s:I, s:I, s:I}", "stage", (int)i, "device",
+                     inventory_device_text(device, s->device), "layers", (int)s->layer_begin,
+                     (int)s->layer_end, "weights_bytes", (json_int_t)s->weights_bytes, "kv_bytes",
+                     (json_int_t)s->kv_bytes, "scratch_bytes", (json_int_t)s->scratch_bytes,
+                     "slots_bytes", (json_int_t)s->slots_bytes, "host_bytes",
+                     (json_int_t)s->host_bytes, "process_bytes", (json_int_t)s->process_bytes);
+}
+
+static status print_json(const preview *v, uint64_t free_bytes, bool fits, errmsg *e)
+{
+    const plan *p = v->plan;
+    json_t *cuts = json_array(), *stages = json_array();
+    for (uint32_t i = 0; i <= p->cuts.n_stages; i++) {
+        json_array_append_new(cuts, json_integer(p->cuts.at[i]));
+    }
+    for (uint32_t i = 0; i < p->cuts.n_stages; i++) {
+        json_array_append_new(stages, stage_json(&p->stage[i], i));
+    }
+    json_t *host =
+        json_pack("{s:I, s:I, s:I, s:I, s:I}", "run_block_bytes", (json_int_t)p->run_block_bytes,
+                  "readback_bytes", (json_int_t)p->readback_bytes, "slots_bytes",
+                  (json_int_t)p->slots_total_bytes, "journal_bytes", (json_int_t)p->journal_bytes,
+                  "coordinator_bytes", (json_int_t)p->coordinator_bytes);
+    json_t *all = json_pack("{s:s, s:I, s:I, s:o, s:b, s:I, s:I, s:I, s:I, s:I, s:s}", "arch",
+                            v->model->arch, "n_layers", (json_int_t)v->model->n_layers, "n_stages",
+                            (json_int_t)p->cuts.n_stages, "fence", cuts, "moved",
+                            (int)p->cuts.moved, "n_ctx", (json_int_t)p->n_ctx, "n_sessions",
+                            (json_int_t)p->n_sessions, "n_chunk", (json_int_t)p->rows_max,
+                            "n_blocks", (json_int_t)p->n_blocks[KV_CLASS_GLOBAL], "n_window_blocks",
+                            (json_int_t)p->n_blocks[KV_CLASS_WINDOW], "kv_type",
+                            preview_kv_word(p));
+    json_t *rest = json_pack("{s:o, s:o, s:I, s:I, s:I, s:b}", "stages", stages, "host", host,
+                             "total_bytes", (json_int_t)p->total_bytes, "weights_total_bytes",
+                             (json_int_t)p->weights_total_bytes, "memory_available_bytes",
+                             (json_int_t)free_bytes, "fits", (int)fits);
+    if (all == NULL || rest == NULL || json_object_update(all, rest) != 0) {
+        json_decref(all);
+        all = NULL;
+    }
+    json_decref(rest);
+    return output_json(all, e);
+}
+
+static status make_plan(const common_options *c, errmsg *e)
+{
+    status s;
+    preview v = {0};
+    errmsg fit = {0};
+    TRY_DONE(s, preview_open(&v, c, e));
+    TRY_DONE(s, inventory_check_devices(&c->doors, e));
+    uint64_t free_bytes = inventory_memory_available();
+    status fits = plan_fits(v.plan, v.model, free_bytes, &fit);
+    TRY_DONE(s, c->json ? print_json(&v, free_bytes, fits == ST_OK, e)
+                        : print_table(&v, free_bytes, e));
+    if (fits != ST_OK) s = errmsg_set(e, fits, "%s", fit.text);
+done:
+    preview_close(&v);
+    return s;
+}
+
+int cmd_plan(int argc, char **argv)
+{
+    shape_options random = {0};
+    const option own[] = {SHAPE_OPTIONS(random)};
+    const uint32_t n_own = sizeof own / sizeof *own;
+    common_options c;
+    errmsg e = {0};
+    if (options_parse(argc, argv, own, n_own, &c, NULL, 0, NULL, &e) != ST_OK) {
+        return command_failed(&e);
+    }
+    if (c.help) {
+        options_help(USAGE, ABOUT, own, n_own);
+        return 0;
+    }
+    status s = shape_take(&random, &c, &e);
+    if (s == ST_OK) s = make_plan(&c, &e);
+    return s == ST_OK ? 0 : command_failed(&e);
+}

@@ -1,0 +1,225 @@
+/* run: a prompt continued. The text goes to standard output as it comes; everything that is said
+ * about it goes to stderr. */
+#include "coordinator/commands/chat.h"
+#include "coordinator/commands/generate.h"
+#include "coordinator/commands/output.h"
+
+#include <inttypes.h>
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define N_DEFAULT 256
+
+#define USAGE "run [-m FILE] [-p TEXT | -f FILE] [-n N] [-i] [options]"
+#define ABOUT                                                                                      \
+    "Prints the prompt and then its continuation, as it comes, whole UTF-8 characters\n"           \
+    "only; bytes that are no character come out as U+FFFD. An empty prompt is the model's\n"       \
+    "BOS token alone, and refused where it has none. It ends after N tokens (limit), at\n"         \
+    "the model's end of text (eos), when the context is full (length), or when a signal\n"         \
+    "comes (interrupted). A prompt longer than the context is refused before anything\n"           \
+    "starts.\n\n"                                                                                  \
+    "--json prints one object per generated token, {\"token\":ID,\"text\":TEXT} (a text is\n"      \
+    "empty while a character is unfinished), and none of the prompt; then a last line\n"           \
+    "with stop, text (U+FFFD if a character stayed unfinished), n_prompt, n_generated,\n"          \
+    "prompt_tokens_per_s, generation_tokens_per_s, and busy and idle share of each stage.\n\n"     \
+    "The same options, model and prompt give the same text, whatever the stages, cuts and\n"       \
+    "threads.\n\n"                                                                                 \
+    "-i keeps the session over turns of plain text: each line from standard input is\n"            \
+    "appended, and its continuation of at most N tokens printed; the prompt stands before the\n"   \
+    "first line. On a terminal lines can be edited and called back. Ctrl-C stops an answer, at\n"  \
+    "the prompt it ends the program, as Ctrl-D does. A line that ends in \\ goes on in the next;\n" \
+    "an empty one continues the answer; /clear forgets everything."
+
+typedef struct {
+    const char *text, *file;
+    int64_t n;
+    bool special, interactive;
+    sampler_params sampler;
+} run_options;
+
+/* The prompt's tokens, refused here when they cannot be run at all. */
+static status encode(const preview *v, const prompt *text, bool special, uint32_t **tokens,
+                     uint64_t *n, errmsg *e)
+{
+    tokenize_options how = {.bos = true, .special = special};
+    TRY(tokenizer_encode(v->words, text->text, text->bytes, how, tokens, n, e));
+    uint32_t bos = tokenizer_bos(v->words);
+    if (*n == 0 && bos != TOKEN_NONE) {
+        /* The file does not ask for BOS before a text, but it is all there is to start from. */
+        free(*tokens);
+        *tokens = malloc(sizeof **tokens);
+        if (*tokens == NULL) return errmsg_set(e, ST_RESOURCES, "no memory for the prompt");
+        (*tokens)[(*n)++] = bos;
+    }
+    if (*n == 0) {
+        return errmsg_set(e, ST_USAGE,
+                          "the prompt is empty and the model has no BOS token to start "
+                          "from; give some text with -p or -f");
+    }
+    if (*n > v->plan->n_ctx) {
+        return errmsg_set(e, ST_CONTEXT_FULL,
+                          "the prompt has %" PRIu64 " tokens and the context %u "
+                          "positions; shorten it or raise --ctx",
+                          *n, v->plan->n_ctx);
+    }
+    return ST_OK;
+}
+
+/* --- the end -------------------------------------------------------------------------------- */
+
+static status print_last_json(const generate_request *q, const generate_result *r, errmsg *e)
+{
+    json_t *stages = json_array();
+    for (uint32_t i = 0; i < r->stages.n_stages; i++) {
+        double busy = shares_busy(&r->stages, i);
+        json_array_append_new(
+            stages, json_pack("{s:i, s:f, s:f}", "stage", (int)i, "busy", busy, "idle", 1 - busy));
+    }
+    return output_json(
+        json_pack("{s:s, s:s, s:I, s:I, s:f, s:f, s:o}", "stop", stop_reason_word(r->stop), "text",
+                  r->rest, "n_prompt", (json_int_t)q->n_tokens, "n_generated",
+                  (json_int_t)r->n_generated, "prompt_tokens_per_s", generate_prompt_rate(q, r),
+                  "generation_tokens_per_s", generate_step_rate(r), "stages", stages),
+        e);
+}
+
+static void log_last(const generate_request *q, const generate_result *r)
+{
+    char text[1024] = "";
+    size_t n = 0;
+    for (uint32_t i = 0; i < r->stages.n_stages && n < sizeof text - 24; i++) {
+        double busy = 100 * shares_busy(&r->stages, i);
+        n += (size_t)snprintf(text + n, sizeof text - n, "%s%u %.0f/%.0f", i == 0 ? "stage " : ", ",
+                              i, busy, 100 - busy);
+    }
+    log_info("prompt: %" PRIu64 " token%s, %.1f tokens/s; generated: %" PRIu64
+             " token%s, %.1f tokens/s; stop: %s; busy/idle %%: %s",
+             q->n_tokens, q->n_tokens == 1 ? "" : "s", generate_prompt_rate(q, r), r->n_generated,
+             r->n_generated == 1 ? "" : "s", generate_step_rate(r), stop_reason_word(r->stop),
+             text);
+}
+
+/* --- the command ---------------------------------------------------------------------------- */
+
+static status open_pipeline(pipeline **out, const common_options *c, const preview *v, errmsg *e)
+{
+    TRY(banner_open(out, c, e));
+    if (pipeline_model(*out)->n_vocab == v->model->n_vocab) return ST_OK;
+    return errmsg_set(e, ST_BAD_MODEL, "%s changed while it was opened", c->model);
+}
+
+static status check_interactive(const common_options *c, const run_options *o, errmsg *e)
+{
+    if (o->n == 0) return errmsg_set(e, ST_USAGE, "-n 0 with -i leaves nothing to say");
+    if (o->file != NULL && strcmp(o->file, "-") == 0)
+        return errmsg_set(e, ST_USAGE, "-f - and -i both read standard input");
+    return options_no_json(c, "run -i", e);
+}
+
+static status interact(const common_options *c, const run_options *o, const preview *v,
+                       const prompt *text, errmsg *e)
+{
+    const chat_request q = {.opening = text,
+                            .n_max = o->n < 0 ? UINT64_MAX : (uint64_t)o->n,
+                            .special = o->special,
+                            .sampler = o->sampler};
+    pipeline *p = NULL;
+    status s = open_pipeline(&p, c, v, e);
+    if (s == ST_OK) s = chat_run(p, v->words, &q, e);
+    if (p != NULL) pipeline_close(p);
+    return s;
+}
+
+static status run(const common_options *c, const run_options *o, errmsg *e)
+{
+    status s;
+    prompt text = {0};
+    preview v = {0};
+    pipeline *p = NULL;
+    uint32_t *tokens = NULL;
+    generate_request q = {.text = &text,
+                          .sampler = o->sampler,
+                          .json = c->json,
+                          .n_max = o->n < 0 ? UINT64_MAX : (uint64_t)o->n};
+    generate_result r;
+    TRY_DONE(s, sampler_valid(&o->sampler, e));
+    if (o->interactive) TRY_DONE(s, check_interactive(c, o, e));
+    TRY_DONE(s, prompt_read(&text, o->text, o->file, e));
+    TRY_DONE(s, preview_open(&v, c, e));
+    TRY_DONE(s, preview_words(&v, e));
+    if (o->interactive) {
+        s = interact(c, o, &v, &text, e);
+        goto done;
+    }
+    TRY_DONE(s, encode(&v, &text, o->special, &tokens, &q.n_tokens, e));
+    q.tokens = tokens;
+    TRY_DONE(s, open_pipeline(&p, c, &v, e));
+    TRY_DONE(s, generate(&r, p, v.words, &q, e));
+    if (q.json) TRY_DONE(s, print_last_json(&q, &r, e));
+    log_last(&q, &r);
+    if (r.stop == STOP_INTERRUPTED) s = errmsg_set(e, ST_INTERRUPTED, "interrupted");
+done:
+    if (p != NULL) pipeline_close(p);
+    free(tokens);
+    preview_close(&v);
+    prompt_free(&text);
+    return s;
+}
+
+int cmd_run(int argc, char **argv)
+{
+    run_options o = {.n = N_DEFAULT,
+                     .sampler = {.temperature = 0.8f,
+                                 .top_k = 40,
+                                 .top_p = 0.95f,
+                                 .min_p = 0.05f,
+                                 .repetition_penalty = 1,
+                                 .penalty_last_n = 64}};
+    sampler_params *p = &o.sampler;
+    const option own[] = {
+        {"prompt", 'p', OPTION_TEXT, "TEXT", "the prompt, plain text. Default: empty", &o.text, 0,
+         0},
+        {"file", 'f', OPTION_TEXT, "FILE", "read the prompt from FILE, - is standard input",
+         &o.file, 0, 0},
+        {"n-tokens", 'n', OPTION_I64, "N",
+         "tokens to generate, never more than the context holds. 0: none, no "
+         "text, the prompt is processed; -1: until EOS or the context is full. Default: 256",
+         &o.n, -1, (double)INT64_MAX},
+        {"interactive", 'i', OPTION_FLAG, NULL, "lines from standard input, a session over turns",
+         &o.interactive, 0, 0},
+        {"special", 0, OPTION_FLAG, NULL,
+         "parse special tokens in the prompt. Default: they are text", &o.special, 0, 0},
+        {"temp", 0, OPTION_F32, "T", "temperature, 0: always the likeliest token. Default: 0.8",
+         &p->temperature, 0, 1000},
+        {"top-k", 0, OPTION_U32, "K", "of the K likeliest tokens; 0: off. Default: 40", &p->top_k,
+         0, UINT32_MAX},
+        {"top-p", 0, OPTION_F32, "P",
+         "of the likeliest that together reach P; 1: off. Default: 0.95", &p->top_p, 0, 1},
+        {"min-p", 0, OPTION_F32, "P",
+         "of those at least P times as likely as the likeliest; 0: off. Default: 0.05", &p->min_p,
+         0, 1},
+        {"repetition-penalty", 0, OPTION_F32, "X",
+         "divide repeated tokens' logits; 1: off. Default: 1", &p->repetition_penalty, 0, 1000},
+        {"frequency-penalty", 0, OPTION_F32, "X", "lower logits per repetition. Default: 0, off",
+         &p->frequency_penalty, -1000, 1000},
+        {"presence-penalty", 0, OPTION_F32, "X", "lower logits of tokens seen. Default: 0, off",
+         &p->presence_penalty, -1000, 1000},
+        {"penalty-last-n", 0, OPTION_U32, "N", "tokens that penalties look at. Default: 64",
+         &p->penalty_last_n, 0, SAMPLER_HISTORY_MAX},
+        {"seed", 0, OPTION_U64, "S", "of the random draws, the same at every start. Default: 0",
+         &p->seed, 0, 0},
+    };
+    common_options c;
+    errmsg e = {0};
+    uint32_t n_own = sizeof own / sizeof own[0];
+    if (options_parse(argc, argv, own, n_own, &c, NULL, 0, NULL, &e) != ST_OK) {
+        return command_failed(&e);
+    }
+    if (c.help) {
+        options_help(USAGE, ABOUT, own, n_own);
+        return 0;
+    }
+    return run(&c, &o, &e) == ST_OK ? 0 : command_failed(&e);
+}

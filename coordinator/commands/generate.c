@@ -1,0 +1,121 @@
+#include "coordinator/commands/generate.h"
+#include "common/clock.h"
+#include "coordinator/commands/output.h"
+#include "coordinator/commands/text_out.h"
+
+#include <jansson.h>
+
+static status put_token(text_out *w, const tokenizer *words, uint32_t token, bool first, bool json,
+                        errmsg *e)
+{
+    const char *piece;
+    uint32_t bytes;
+    tokenizer_piece(words, token, first, false, &piece, &bytes);
+    if (!json) return text_out_put(w, piece, bytes, e);
+    uint64_t n;
+    TRY(text_out_collect(w, piece, bytes, &n, e));
+    return output_json(
+        json_pack("{s:I, s:o}", "token", (json_int_t)token, "text", json_stringn(w->buffer, n)), e);
+}
+
+/* What is held back at the end of the text; after an error too, so that the text stays whole. */
+static status put_end(text_out *w, const generate_request *r, char rest[4], errmsg *e)
+{
+    if (!r->json) return r->n_max > 0 ? text_out_end(w, false, e) : ST_OK;
+    rest[utf8_end(&w->characters, rest)] = '\0';
+    return ST_OK;
+}
+
+/* --- the walk ------------------------------------------------------------------------------- */
+
+/* An interrupt ends the walk by *r's reason to stop, anything else by its status. */
+static status ended(status s, generate_result *out, errmsg *e)
+{
+    if (s == ST_INTERRUPTED)
+        out->stop = STOP_INTERRUPTED;
+    else if (s == ST_CONTEXT_FULL)
+        out->stop = STOP_LENGTH;
+    else
+        return s;
+    errmsg_clear(e);
+    return ST_OK;
+}
+
+static status prime(generate_result *out, session *one, const generate_request *r, uint32_t *next,
+                    errmsg *e)
+{
+    uint64_t begin = now_ns();
+    status s = session_prime(one, r->tokens, r->n_tokens, NULL, r->n_max > 0 ? next : NULL, e);
+    out->prompt_ns = now_ns() - begin;
+    return s;
+}
+
+static status decode(generate_result *out, session *one, const tokenizer *words,
+                     const generate_request *r, uint32_t next, text_out *w, errmsg *e)
+{
+    /* The space that begins a text belongs to its first token, which may be ours. */
+    bool first = r->text->bytes == 0;
+    while (out->n_generated < r->n_max) {
+        if (tokenizer_is_end(words, next)) {
+            out->stop = STOP_EOS;
+            return ST_OK;
+        }
+        TRY(put_token(w, words, next, first, r->json, e));
+        first = false;
+        if (++out->n_generated == r->n_max) break;
+        if (interrupt_signal() != 0) return errmsg_set(e, ST_INTERRUPTED, "interrupted");
+        uint64_t begin = now_ns();
+        TRY(session_step(one, next, NULL, &next, e));
+        out->steps_ns += now_ns() - begin;
+        out->n_steps++;
+    }
+    out->stop = STOP_LIMIT;
+    return ST_OK;
+}
+
+status generate(generate_result *out, pipeline *p, const tokenizer *words,
+                const generate_request *r, errmsg *e)
+{
+    status s;
+    session *one = NULL;
+    text_out w = {0};
+    uint32_t next = TOKEN_NONE;
+    *out = (generate_result){0};
+    shares_begin(&out->stages, p);
+    TRY_DONE(s, session_open(p, &r->sampler, &one, e));
+    if (r->n_max > 0 && !r->json) TRY_DONE(s, text_out_put(&w, r->text->text, r->text->bytes, e));
+    s = prime(out, one, r, &next, e);
+    if (s == ST_OK) s = decode(out, one, words, r, next, &w, e);
+    s = ended(s, out, e);
+done:
+    if (s != ST_CLOSED) {
+        status end = put_end(&w, r, out->rest, s == ST_OK ? e : NULL);
+        if (s == ST_OK) s = ended(end, out, e);
+    }
+    bool whole = s == ST_OK && out->stop != STOP_INTERRUPTED;
+    shares_end(&out->stages, p, whole ? r->n_tokens + out->n_steps : 0);
+    if (one != NULL) session_drop(one);
+    text_out_free(&w);
+    return s;
+}
+
+const char *stop_reason_word(stop_reason s)
+{
+    static const char *const words[] = {"limit", "eos", "length", "interrupted"};
+    return words[s];
+}
+
+static double rate(uint64_t n, uint64_t ns)
+{
+    return n == 0 || ns == 0 ? 0 : (double)n * 1e9 / (double)ns;
+}
+
+double generate_prompt_rate(const generate_request *q, const generate_result *r)
+{
+    return rate(q->n_tokens, r->prompt_ns);
+}
+
+double generate_step_rate(const generate_result *r)
+{
+    return rate(r->n_steps, r->steps_ns);
+}

@@ -1,0 +1,260 @@
+/* One table of what all commands share; parsing, help and the doors' flags all read it. The doors
+ * come last, so that a line about a door never hides an option that is wrong by itself. */
+#include "common/doortext.h"
+#include "coordinator/commands/demo.h"
+#include "coordinator/commands/options_impl.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#define START_TIMEOUT_S 30.0
+#define HANG_TIMEOUT_S  5.0
+
+volatile int interrupted;
+
+/* --- the line ------------------------------------------------------------------------------- */
+
+typedef struct {
+    int argc, at;
+    char **argv;
+    const option *own, *shared;
+    uint32_t n_own;
+    common_options *c;
+    door_values values;
+    errmsg *e;
+} line;
+
+static const option *find(const line *l, const char *name, size_t bytes, char letter)
+{
+    const option *o = option_find(l->own, l->n_own, name, bytes, letter);
+    return o != NULL ? o : option_find(l->shared, N_SHARED, name, bytes, letter);
+}
+
+/* The value of the option called name: what stands after its '=', or the next argument. */
+static status value_of(line *l, const char *name, const char *attached, const char **out)
+{
+    if (attached != NULL) {
+        *out = attached;
+    } else if (l->at + 1 < l->argc) {
+        *out = l->argv[++l->at];
+    } else {
+        return errmsg_set(l->e, ST_USAGE, "%s needs a value; see --help", name);
+    }
+    return ST_OK;
+}
+
+/* Take the argument that starts with a dash. */
+static status take_option(line *l)
+{
+    char quoted[DOORTEXT_QUOTE_BYTES];
+    const char *text = l->argv[l->at], *attached = NULL;
+    option_given g = {.e = l->e};
+    int door = -1;
+    if (text[1] == '-') {
+        size_t n = strcspn(text + 2, "=");
+        if (text[2 + n] == '=') attached = text + 2 + n + 1;
+        if (n < sizeof g.name - 2) snprintf(g.name, sizeof g.name, "%.*s", (int)n + 2, text);
+        g.o = find(l, text + 2, n, 0);
+        if (g.o == NULL && g.name[0] != '\0') door = doors_flag_index(g.name + 2);
+    } else if (text[2] == '\0') {
+        snprintf(g.name, sizeof g.name, "%s", text);
+        g.o = find(l, NULL, 0, text[1]);
+    }
+    if (door >= 0) {
+        l->values.from_flag[door] = true;
+        return value_of(l, g.name, attached, &l->values.value[door]);
+    }
+    if (g.o == NULL) {
+        bool joined = text[1] != '-' && find(l, NULL, 0, text[1]) != NULL;
+        return errmsg_set(l->e, ST_USAGE, "unknown option %s%s; see --help",
+                          doortext_quote(quoted, text, strlen(text)),
+                          joined ? " (a letter and its value are two arguments)" : "");
+    }
+    if (g.o->type == OPTION_FLAG) {
+        if (attached != NULL) {
+            return errmsg_set(l->e, ST_USAGE, "%s takes no value; see --help", g.name);
+        }
+        return option_take(&g);
+    }
+    TRY(value_of(l, g.name, attached, &g.value));
+    return option_take(&g);
+}
+
+/* --- words and files ------------------------------------------------------------------------ */
+
+/* The place of the option's value in a list of words that ends with NULL. */
+static status take_word(const char *name, const char *word, const char *const *words,
+                        const char *rule, uint32_t *out, errmsg *e)
+{
+    for (uint32_t i = 0; words[i] != NULL; i++) {
+        if (strcmp(word, words[i]) == 0) {
+            *out = i;
+            return ST_OK;
+        }
+    }
+    option_given g = {.value = word, .e = e};
+    snprintf(g.name, sizeof g.name, "%s", name);
+    return option_refuse(&g, "is none of its words", rule);
+}
+
+static status take_words(common_options *c, const shared_texts *t, errmsg *e)
+{
+    static const char *const types[] = {"f32", "f16", "bf16", NULL};
+    static const dtype type_of[] = {DT_F32, DT_F16, DT_BF16};
+    static const char *const isas[] = {"auto", "ref", "avx2", "avx512", NULL};
+    static const char *const levels[] = {"error", "warn", "info", "debug", NULL};
+    uint32_t i = 0;
+    TRY(take_word("--kv-type", t->kv_type, types, "f32, f16 or bf16", &i, e));
+    c->plan.kv_type = type_of[i];
+    TRY(take_word("--isa", c->isa == NULL ? "auto" : c->isa, isas, "auto, ref, avx2 or avx512", &i,
+                  e));
+    TRY(take_word("--log-level", t->log_level, levels, "error, warn, info or debug", &i, e));
+    return log_level_parse(t->log_level, &c->log_level);
+}
+
+/* Options that name a file or folder must name one. */
+static status check_names(const common_options *c, errmsg *e)
+{
+    const struct {
+        const char *option, *value;
+    } names[] = {{"-m", c->model},
+                 {"--run-dir", c->run_dir},
+                 {"--stage-program", c->stage_program},
+                 {"--log-file", c->log_file}};
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        if (names[i].value != NULL && names[i].value[0] == '\0') {
+            return errmsg_set(e, ST_USAGE, "%s needs a name, it is empty", names[i].option);
+        }
+    }
+    return ST_OK;
+}
+
+static bool log_in_file;
+
+static status open_log(const common_options *c, errmsg *e)
+{
+    int fd = STDERR_FILENO;
+    if (c->log_file != NULL) {
+        fd = open(c->log_file, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0644);
+        if (fd < 0) {
+            return errmsg_set(e, ST_RESOURCES, "--log-file %s cannot be written: %s", c->log_file,
+                              strerror(errno));
+        }
+    }
+    log_in_file = c->log_file != NULL;
+    log_open("memra-pp", c->log_level, fd);
+    return ST_OK;
+}
+
+/* What was given as words becomes values; then the doors; then the log. */
+static status finish(line *l, const shared_texts *t)
+{
+    common_options *c = l->c;
+    TRY(take_words(c, t, l->e));
+    TRY(check_names(c, l->e));
+    c->start_timeout_s = (double)t->start_timeout_s;
+    c->hang_timeout_s = (double)t->hang_timeout_s;
+    TRY(doors_parse(&c->doors, &l->values, l->e));
+    if (c->model == NULL) {
+        static char demo[PATH_MAX];
+        c->model = demo_path(demo, sizeof demo);
+        c->model_is_demo = c->model != NULL;
+    }
+    return open_log(c, l->e);
+}
+
+status options_parse(int argc, char **argv, const option *own, uint32_t n_own, common_options *out,
+                     const char **positional, uint32_t positional_max, uint32_t *n_positional,
+                     errmsg *e)
+{
+    option shared[N_SHARED] = {0};
+    shared_texts texts = {.kv_type = "f16",
+                          .log_level = "info",
+                          .start_timeout_s = (float)START_TIMEOUT_S,
+                          .hang_timeout_s = (float)HANG_TIMEOUT_S};
+    *out = (common_options){.doors = doors_default(), .log_level = LOG_INFO};
+    if (n_positional != NULL) *n_positional = 0;
+    options_shared(shared, out, &texts);
+    line l = {.argc = argc,
+              .at = 1,
+              .argv = argv,
+              .own = own,
+              .n_own = n_own,
+              .shared = shared,
+              .c = out,
+              .e = e};
+    doors_from_environment(&l.values);
+    bool options_over = false;
+    for (; l.at < argc; l.at++) {
+        const char *text = argv[l.at];
+        if (!options_over && strcmp(text, "--") == 0) {
+            options_over = true;
+        } else if (!options_over && text[0] == '-' && text[1] != '\0') {
+            TRY(take_option(&l));
+            if (out->help) return ST_OK;
+        } else if (n_positional != NULL && *n_positional < positional_max) {
+            positional[(*n_positional)++] = text;
+        } else {
+            char quoted[DOORTEXT_QUOTE_BYTES];
+            return errmsg_set(e, ST_USAGE, "unexpected argument %s; see --help",
+                              doortext_quote(quoted, text, strlen(text)));
+        }
+    }
+    return finish(&l, &texts);
+}
+
+status options_model(const common_options *c, errmsg *e)
+{
+    if (c->model != NULL) return ST_OK;
+    return errmsg_set(
+        e, ST_BAD_MODEL,
+        "no model: name one with -m FILE; the demo model is not where it belongs "
+        "(launch/demo/demo.gguf above the program, or share/memra-pp beside its bin)");
+}
+
+status options_open_model(const common_options *c, gguf **out, errmsg *e)
+{
+    *out = NULL;
+    if (c->model_fd <= 0) return gguf_open(out, c->model, e);
+    int fd = fcntl(c->model_fd, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
+    if (fd < 0) return errmsg_set(e, ST_RESOURCES, "%s: %s", c->model, strerror(errno));
+    return gguf_open_fds(out, &fd, 1, e);
+}
+
+status options_no_json(const common_options *c, const char *command, errmsg *e)
+{
+    if (!c->json) return ST_OK;
+    return errmsg_set(e, ST_USAGE, "--json: %s has no JSON form; see --help", command);
+}
+
+/* --- for the commands ----------------------------------------------------------------------- */
+
+pipeline_options options_pipeline(const common_options *c)
+{
+    pipeline_options o = pipeline_options_default(c->model, &c->doors);
+    o.model_fd = c->model_fd;
+    o.plan = c->plan;
+    o.n_threads = c->n_threads;
+    o.isa = c->isa;
+    o.run_dir = c->run_dir;
+    o.stage_program = c->stage_program;
+    o.start_timeout_ms = (uint32_t)(c->start_timeout_s * 1000 + 0.5);
+    o.hang_timeout_ms = (uint32_t)(c->hang_timeout_s * 1000 + 0.5);
+    return o;
+}
+
+int command_failed(const errmsg *e)
+{
+    bool gone = e->code == ST_CLOSED && e->text[0] == '\0';
+    if (!gone && e->code != ST_INTERRUPTED) {
+        log_error("%s", e->text);
+        if (log_in_file) dprintf(STDERR_FILENO, "memra-pp: error: %s\n", e->text);
+    }
+    if (interrupt_signal() != 0) return 128 + interrupt_signal();
+    return gone ? 128 + SIGPIPE : status_exit_code(e->code);
+}

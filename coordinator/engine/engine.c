@@ -1,0 +1,243 @@
+/* The engine thread: one loop over sockets, pidfds and the wake descriptor. A turn takes what came,
+ * looks whether everyone is alive, and issues what may be issued. The first failure is kept; after it
+ * every child is killed and reaped and every call ends with it. */
+#include "coordinator/engine/engine.h"
+
+#include "common/clock.h"
+#include "common/log.h"
+
+#include <signal.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include <zmq.h>
+
+#include "build_id.h"
+
+#define LOOK_NS (20 * NS_PER_MS)  /* between two looks at everyone */
+#define LOOK_MAX_NS (100 * NS_PER_MS) /* as much as one look may count: we may have stood still too */
+
+void engine_wake(pipeline *p)
+{
+    uint64_t one = 1;
+    ssize_t n = write(p->wake_fd, &one, sizeof one);
+    (void)n; /* full: it is awake */
+}
+
+static void set_phase(pipeline *p, engine_phase phase)
+{
+    p->phase = phase;
+    pthread_cond_broadcast(&p->changed);
+}
+
+void engine_fail(pipeline *p, const errmsg *e)
+{
+    if (p->phase == PHASE_DEAD) return;
+    p->failure = *e;
+    for (uint32_t s = 0; s < p->n_stages; s++) child_signal(&p->stage[s].process, SIGKILL);
+    for (uint32_t s = 0; s < p->n_stages; s++) child_destroy(&p->stage[s].process);
+    schedule_end_all(p);
+    set_phase(p, PHASE_DEAD);
+}
+
+/* The person or the program asked us to stop: stages end by themselves where they can. */
+static void stop_cleanly(pipeline *p, status why)
+{
+    if (p->phase == PHASE_DEAD) return;
+    set_phase(p, PHASE_STOPPING);
+    launch_stop(p);
+    errmsg_set(&p->failure, why, why == ST_INTERRUPTED ? "interrupted" : "the pipeline is closed");
+    schedule_end_all(p);
+    set_phase(p, PHASE_DEAD);
+}
+
+/* --- what stages say --------------------------------------------------------------------------------- */
+
+static bool all_of(const pipeline *p, size_t flag_offset)
+{
+    for (uint32_t s = 0; s < p->n_stages; s++)
+        if (!*(const bool *)((const char *)&p->stage[s] + flag_offset)) return false;
+    return true;
+}
+
+static status on_hello(pipeline *p, uint32_t s, const wire_hello *h, errmsg *e)
+{
+    stage_slot *t = &p->stage[s];
+    if (strcmp(h->build, MEMRA_BUILD_ID) != 0) {
+        return errmsg_set(e, ST_RESOURCES,
+                          "stage %u: %s is of build %.31s, this program of build %s: use both from one "
+                          "build (--stage-program)",
+                          s, p->stage_program, h->build, MEMRA_BUILD_ID);
+    }
+    if (t->hello) return errmsg_set(e, ST_PROTOCOL, "stage %u said hello twice", s);
+    t->hello = true;
+    return launch_config(p, s, e);
+}
+
+static status on_loaded(pipeline *p, uint32_t s, const wire_loaded *l, errmsg *e)
+{
+    stage_slot *t = &p->stage[s];
+    t->facts = *l;
+    for (char *c = t->facts.device_name; *c != '\0'; c++)
+        if (*c < 0x20 || *c > 0x7e) *c = '?'; /* it goes to terminals and into JSON */
+    t->loaded = true;
+    t->loaded_ns = now_ns();
+    if (!all_of(p, offsetof(stage_slot, loaded))) return ST_OK;
+    /* The load barrier: everyone has its weights, nobody has had a step. */
+    set_phase(p, PHASE_PROBING);
+    for (uint32_t i = 0; i < p->n_stages; i++) TRY(launch_send(p, i, WIRE_PROBE, 0, NULL, 0, e));
+    return ST_OK;
+}
+
+static status on_probed(pipeline *p, uint32_t s)
+{
+    p->stage[s].probed = true;
+    if (all_of(p, offsetof(stage_slot, probed))) set_phase(p, PHASE_READY);
+    return ST_OK;
+}
+
+static status on_message(pipeline *p, uint32_t s, const void *frame, errmsg *e)
+{
+    const wire_header *h = wire_head(frame);
+    const void *body = wire_body(frame);
+    switch (h->kind) {
+    case WIRE_HELLO:
+        if (p->phase == PHASE_STARTING) return on_hello(p, s, body, e);
+        break;
+    case WIRE_LOADED:
+        if (p->phase == PHASE_STARTING && !p->stage[s].loaded) return on_loaded(p, s, body, e);
+        break;
+    case WIRE_PROBED:
+        if (p->phase == PHASE_PROBING) return on_probed(p, s);
+        break;
+    case WIRE_RESULT:
+        if (p->phase == PHASE_READY && s + 1 == p->n_stages) return schedule_result(p, h->seq, body, e);
+        break;
+    case WIRE_FAULT: {
+        const wire_fault *f = body;
+        status code = f->code == ST_OK ? ST_PROTOCOL : (status)f->code;
+        return errmsg_set(e, code, "stage %u (pid %d): %s", s, p->stage[s].pid, f->text);
+    }
+    case WIRE_BYE:
+        p->stage[s].bye = true;
+        return ST_OK;
+    default:
+        break;
+    }
+    return errmsg_set(e, ST_PROTOCOL, "stage %u: unexpected message %s", s, wire_kind_word(h->kind));
+}
+
+static status take_messages(pipeline *p, uint32_t s, errmsg *e)
+{
+    for (;;) {
+        int n = zmq_recv(p->stage[s].socket, p->frame, p->frame_bytes, ZMQ_DONTWAIT);
+        if (n < 0) return ST_OK;
+        if ((uint64_t)n > p->frame_bytes || !wire_valid(p->frame, (uint64_t)n) ||
+            wire_head(p->frame)->stage != s) {
+            return errmsg_set(e, ST_PROTOCOL,
+                              "stage %u: a message of %d bytes is not one of build %s (--stage-program)",
+                              s, n, MEMRA_BUILD_ID);
+        }
+        if (wire_head(p->frame)->epoch != p->stage[s].epoch) {
+            log_warn("stage %u: dropped a message of epoch %u", s, wire_head(p->frame)->epoch);
+            continue;
+        }
+        TRY(on_message(p, s, p->frame, e));
+    }
+}
+
+static void answer_status(pipeline *p)
+{
+    char question[16]; /* whatever is asked, there is one answer */
+    while (zmq_recv(p->status_socket, question, sizeof question, ZMQ_DONTWAIT) >= 0) {
+        char *json = report_json(p);
+        const char *text = json != NULL ? json : "{}";
+        zmq_send(p->status_socket, text, strlen(text), ZMQ_DONTWAIT);
+        free(json);
+    }
+}
+
+/* --- the loop ---------------------------------------------------------------------------------------- */
+
+static void show_progress(pipeline *p)
+{
+    if (p->o.on_progress == NULL || p->phase != PHASE_STARTING) return;
+    for (uint32_t s = 0; s < p->n_stages; s++) {
+        const stage_words *w = &p->block->stage[s];
+        p->o.on_progress(p->o.progress_ctx, s, atomic_load(&w->load_done_bytes),
+                         atomic_load(&w->load_total_bytes));
+    }
+}
+
+static void wait_for_something(pipeline *p)
+{
+    zmq_pollitem_t items[2 * STAGES_MAX + 2];
+    int n = 0;
+    items[n++] = (zmq_pollitem_t){.fd = p->wake_fd, .events = ZMQ_POLLIN};
+    items[n++] = (zmq_pollitem_t){.socket = p->status_socket, .events = ZMQ_POLLIN};
+    for (uint32_t s = 0; s < p->n_stages; s++) {
+        items[n++] = (zmq_pollitem_t){.socket = p->stage[s].socket, .events = ZMQ_POLLIN};
+        items[n++] = (zmq_pollitem_t){.fd = p->stage[s].process.pidfd, .events = ZMQ_POLLIN};
+    }
+    if (zmq_poll(items, n, LOOK_NS / NS_PER_MS) > 0 && items[0].revents != 0) {
+        uint64_t count;
+        ssize_t got = read(p->wake_fd, &count, sizeof count);
+        (void)got;
+    }
+}
+
+static status turn(pipeline *p, uint64_t *looked_ns, errmsg *e)
+{
+    for (uint32_t s = 0; s < p->n_stages; s++) TRY(take_messages(p, s, e));
+    bool ended = false;
+    for (uint32_t s = 0; s < p->n_stages; s++) ended |= child_reap(&p->stage[s].process);
+    uint64_t now = now_ns(), elapsed = now - *looked_ns;
+    if (ended || elapsed >= LOOK_NS) {
+        *looked_ns = now;
+        TRY(supervise(p, elapsed < LOOK_MAX_NS ? elapsed : LOOK_MAX_NS, e));
+        show_progress(p);
+    }
+    if (p->phase == PHASE_READY) TRY(schedule_issue(p, e));
+    answer_status(p);
+    return ST_OK;
+}
+
+void *engine_main(void *pipeline_)
+{
+    pipeline *p = pipeline_;
+    pthread_setname_np(pthread_self(), "engine");
+    uint64_t looked_ns = now_ns();
+    errmsg e = {0};
+    pthread_mutex_lock(&p->lock);
+    status s = launch_stages(p, &e); /* by this thread: children die with the thread that made them */
+    while (s == ST_OK && p->phase != PHASE_DEAD) {
+        pthread_mutex_unlock(&p->lock);
+        wait_for_something(p);
+        pthread_mutex_lock(&p->lock);
+        bool asked = interrupt_asked(p);
+        if (asked || p->closing)
+            stop_cleanly(p, asked ? ST_INTERRUPTED : ST_CLOSED);
+        else
+            s = turn(p, &looked_ns, &e);
+        if (s == ST_INTERRUPTED) {
+            s = ST_OK;
+            stop_cleanly(p, ST_INTERRUPTED);
+        }
+    }
+    if (s != ST_OK) {
+        errmsg_set(&e, s, "the pipeline failed: %s", status_word(s));
+        engine_fail(p, &e);
+    }
+    /* Stay for `status` and for close, with no children left. */
+    while (!p->closing) {
+        pthread_mutex_unlock(&p->lock);
+        zmq_pollitem_t items[] = {{.fd = p->wake_fd, .events = ZMQ_POLLIN},
+                                  {.socket = p->status_socket, .events = ZMQ_POLLIN}};
+        zmq_poll(items, 2, 100);
+        pthread_mutex_lock(&p->lock);
+        answer_status(p);
+    }
+    pthread_mutex_unlock(&p->lock);
+    return NULL;
+}

@@ -1,0 +1,188 @@
+/* engine.h - inside the coordinator library: the state that the engine thread and the API share.
+ *
+ * The engine thread owns sockets, children, supervision and the schedule. API calls take `lock`,
+ * change the books (sessions, KV, the request queue) and wait on their request's condition; the
+ * engine takes the lock for each turn of its loop, never while it waits. Private to coordinator/. */
+#ifndef COORDINATOR_ENGINE_H
+#define COORDINATOR_ENGINE_H
+
+#include "common/readback.h"
+#include "common/wire.h"
+#include "coordinator/engine/child.h"
+#include "coordinator/engine/kvpool.h"
+#include "coordinator/pipeline.h"
+#include "coordinator/engine/rundir.h"
+
+#include <pthread.h>
+
+typedef enum {
+    PHASE_STARTING, /* processes spawned, weights loading */
+    PHASE_PROBING,  /* the load barrier is passed */
+    PHASE_READY,
+    PHASE_STOPPING,
+    PHASE_DEAD      /* every child is reaped */
+} engine_phase;
+
+/* One incarnation of a stage. */
+typedef struct {
+    child process;
+    int pid;                    /* of the process, also when it is reaped */
+    void *socket;               /* ZMQ_PAIR, bound by us */
+    char endpoint[128];
+    uint32_t epoch;
+    bool hello, loaded, probed, bye;
+    wire_loaded facts;
+    uint64_t start_ns, loaded_ns;
+    /* supervision: what was seen last and for how long it has not changed */
+    uint64_t seen_progress, seen_heartbeat;
+    uint64_t still_progress_ns, still_heartbeat_ns;
+} stage_slot;
+
+/* What a session asks for: tokens to append, results wanted. Owned by the caller that waits for it,
+ * or by its `pending`. */
+typedef struct request {
+    struct request *next;
+    session *session;
+    const uint32_t *tokens;
+    uint64_t n_tokens;
+    uint64_t first_position;
+    bool prime;                 /* a prompt; otherwise decode */
+    bool want_sample;           /* draw a token after the last row */
+    float *logits;              /* f32 [n_tokens, n_vocab] or NULL */
+    bool deferred;              /* its one readback row stays with it until waited for or dropped */
+    uint32_t readback;          /* deferred: that row */
+    uint32_t own_token;         /* deferred: tokens points here */
+    uint64_t n_issued, n_done;  /* rows */
+    uint32_t n_steps;           /* in flight */
+    uint32_t next_token;
+    bool finished, dropped;
+    pthread_cond_t done;
+} request;
+
+struct pending {
+    request r;
+    pipeline *p;                /* outlives the session */
+};
+
+/* A step in flight. */
+typedef struct {
+    uint64_t seq;               /* 0: free */
+    request *owner;
+    uint64_t first_row;         /* of the request */
+    uint32_t n_rows;
+    uint32_t n_readback;
+    uint32_t *readback;         /* [n_readback] rows, and which request row each is for */
+    uint64_t *readback_for;
+} flight;
+
+/* Entries [first, n) hold blocks; those below first were released (window class). */
+typedef struct {
+    uint32_t first, n;
+    uint32_t *block;            /* [blocks_per_ctx] */
+} session_table;
+
+struct session {
+    pipeline *p;
+    uint32_t id, branch, generation;
+    uint64_t position;          /* tokens applied or queued */
+    uint64_t steps;             /* session_step of the next row */
+    session_table table[KV_POOLS]; /* by class: kvbooks.h */
+    uint32_t n_window_reserved; /* window blocks that it may come to hold */
+    uint32_t *tokens;           /* [n_ctx]: what it holds, to prime it again; NULL without windows */
+    sampler_params sampler;
+    uint32_t n_queued;          /* requests not finished */
+};
+
+struct pipeline {
+    pthread_mutex_t lock;
+    pthread_cond_t changed;     /* phase */
+    pthread_t thread;
+    int wake_fd;                /* eventfd: something for the engine to do */
+    const volatile int *interrupt;
+
+    pipeline_options o;
+    char *model_path;           /* o.model_path, our own copy */
+    doors doors;
+    gguf *file;
+    model_desc *model;
+    plan plan;
+    rundir dir;
+    char stage_program[4096];
+    void *zmq, *status_socket;
+    int death_pipe[2];
+    int run_block_fd, readback_fd, boundary_fd[STAGES_MAX];
+    run_block *block;
+    readback results;
+    unsigned char *frame;       /* for messages in and out */
+    uint64_t frame_bytes;
+
+    engine_phase phase;
+    bool closing;
+    errmsg failure;             /* why it is dead, once it is */
+    uint32_t n_stages;
+    stage_slot stage[STAGES_MAX];
+
+    /* schedule */
+    step_doors step_doors;
+    request *first, *last;      /* requests that have rows to issue, in order */
+    uint64_t next_seq;
+    flight *flights;            /* [window] */
+    uint32_t n_flights, window;
+    wire_kv_op *kv_ops;         /* to go with the next steps, in order; grows */
+    uint32_t n_kv_ops, kv_ops_room;
+
+    /* books */
+    kvpool pool[KV_POOLS];      /* by class */
+    uint32_t n_pools;           /* classes that the model has */
+    uint32_t blocks_per_ctx;
+    uint32_t window_blocks;     /* a session holds at most so many of the window class */
+    uint32_t n_window_reserved; /* by all sessions */
+    bool *branch_used;          /* [n_sessions] */
+    uint32_t *branch_generation;
+    uint32_t next_session_id, n_sessions;
+    uint32_t *free_readback;    /* stack of free rows */
+    uint32_t n_free_readback, n_deferred;
+};
+
+/* The person asked to stop: *interrupt, which a signal handler sets. */
+static inline bool interrupt_asked(const pipeline *p)
+{
+    return p->interrupt != NULL && __atomic_load_n(p->interrupt, __ATOMIC_RELAXED) != 0;
+}
+
+/* --- engine.c: the thread -------------------------------------------------------------------------- */
+void *engine_main(void *pipeline_);
+void engine_wake(pipeline *p);
+/* First failure wins: remember it, kill and reap the children, end every request. Lock held. */
+void engine_fail(pipeline *p, const errmsg *e);
+
+/* --- launch.c: processes and their conversation ---------------------------------------------------- */
+MUST_USE status launch_prepare(pipeline *p, errmsg *e);         /* shared memory, run dir, sockets */
+MUST_USE status launch_stages(pipeline *p, errmsg *e);          /* spawn, last to first */
+MUST_USE status launch_send(pipeline *p, uint32_t s, wire_kind kind, uint64_t seq, const void *body,
+                            uint64_t body_bytes, errmsg *e);
+MUST_USE status launch_config(pipeline *p, uint32_t s, errmsg *e);
+void launch_stop(pipeline *p);                                  /* first to last, bounded, then kill */
+void launch_release(pipeline *p);                               /* everything launch_prepare made */
+
+/* --- supervise.c: is everyone alive and moving ------------------------------------------------------ */
+/* One look; elapsed_ns since the last one (a bound part of it when we ourselves stood still). */
+MUST_USE status supervise(pipeline *p, uint64_t elapsed_ns, errmsg *e);
+/* Say how stage s, which is reaped, was lost. Always a fault. */
+MUST_USE status supervise_lost(pipeline *p, uint32_t s, errmsg *e);
+
+/* --- schedule.c: steps out, results in -------------------------------------------------------------- */
+MUST_USE status schedule_prepare(pipeline *p, errmsg *e); /* the books, sized by the plan */
+void schedule_add(pipeline *p, request *r);               /* to the end of the queue */
+MUST_USE status schedule_issue(pipeline *p, errmsg *e);
+MUST_USE status schedule_result(pipeline *p, uint64_t seq, const wire_result *r, errmsg *e);
+void schedule_end_all(pipeline *p); /* every request is finished, with p->failure */
+void schedule_release(pipeline *p);
+
+/* --- report.c: what `memra-pp status` shows --------------------------------------------------------- */
+/* pipeline_stage with the lock held. */
+void report_stage(const pipeline *p, uint32_t stage_i, stage_snapshot *out);
+/* The run as JSON text, which the caller frees; NULL: no memory. Lock held. */
+char *report_json(const pipeline *p);
+
+#endif

@@ -1,0 +1,263 @@
+#include "coordinator/engine/kvbooks.h"
+
+#include "kernels/backend.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+status kvbooks_open(pipeline *p, errmsg *e)
+{
+    p->blocks_per_ctx = plan_blocks_per_ctx(p->plan.n_ctx);
+    p->window_blocks = plan_window_blocks(p->model, p->plan.n_ctx, p->plan.rows_max);
+    p->n_pools = model_n_kinds(p->model);
+    for (uint32_t k = 0; k < p->n_pools; k++)
+        TRY(kvpool_open(&p->pool[k], p->plan.n_blocks[k], e));
+    return ST_OK;
+}
+
+void kvbooks_close(pipeline *p)
+{
+    for (uint32_t k = 0; k < KV_POOLS; k++)
+        kvpool_close(&p->pool[k]);
+}
+
+bool kvbooks_make(session *s)
+{
+    const pipeline *p = s->p;
+    bool fine = true;
+    for (uint32_t k = 0; k < p->n_pools; k++) {
+        s->table[k].block = calloc(p->blocks_per_ctx, sizeof *s->table[k].block);
+        fine = fine && s->table[k].block != NULL;
+    }
+    if (p->n_pools > KV_CLASS_WINDOW) {
+        s->tokens = calloc(p->plan.n_ctx, sizeof *s->tokens);
+        fine = fine && s->tokens != NULL;
+    }
+    return fine;
+}
+
+void kvbooks_free(session *s)
+{
+    for (uint32_t k = 0; k < KV_POOLS; k++)
+        free(s->table[k].block);
+    free(s->tokens);
+}
+
+status kvbooks_room(pipeline *p, uint64_t n, errmsg *e)
+{
+    uint64_t need = p->n_kv_ops + n;
+    if (need <= p->kv_ops_room) return ST_OK;
+    uint64_t room = 2 * need + 64;
+    wire_kv_op *grown = room <= UINT32_MAX ? realloc(p->kv_ops, room * sizeof *grown) : NULL;
+    if (grown == NULL) return errmsg_set(e, ST_RESOURCES, "no memory for KV operations");
+    p->kv_ops = grown;
+    p->kv_ops_room = (uint32_t)room;
+    return ST_OK;
+}
+
+void kvbooks_put(const session *s, kv_op_kind kind, kv_class class, uint32_t a, uint32_t b,
+                 uint32_t c)
+{
+    pipeline *p = s->p;
+    CHECK(p->n_kv_ops < p->kv_ops_room);
+    p->kv_ops[p->n_kv_ops++] = (wire_kv_op){.kind = (uint32_t)kind,
+                                            .kv_class = (uint32_t)class,
+                                            .branch = s->branch,
+                                            .generation = s->generation,
+                                            .a = a,
+                                            .b = b,
+                                            .c = c};
+}
+
+static uint64_t blocks_of(uint64_t n_positions)
+{
+    return (n_positions + KV_BLOCK - 1) / KV_BLOCK;
+}
+
+/* The block that holds the next position was begun and is shared: it gets its own copy. */
+static bool must_copy(const session *s, kv_class class, uint64_t position)
+{
+    const session_table *t = &s->table[class];
+    return position % KV_BLOCK != 0 && s->p->pool[class].refs[t->block[t->n - 1]] > 1;
+}
+
+/* The table covers the positions below `end`, and what the next one lies in is its own. The blocks
+ * and the room for their operations are there. */
+static void grow(session *s, kv_class class, uint64_t position, uint64_t end)
+{
+    session_table *t = &s->table[class];
+    kvpool *pool = &s->p->pool[class];
+    if (end > position && must_copy(s, class, position)) {
+        uint32_t old = t->block[t->n - 1], fresh = kvpool_take(pool);
+        kvbooks_put(s, KV_COPY, class, fresh, old, (uint32_t)(position % KV_BLOCK));
+        kvbooks_put(s, KV_ALLOC, class, t->n - 1, fresh, 0);
+        kvpool_drop(pool, old);
+        t->block[t->n - 1] = fresh;
+    }
+    for (; t->n < blocks_of(end); t->n++) {
+        t->block[t->n] = kvpool_take(pool);
+        CHECK(t->block[t->n] != UINT32_MAX);
+        kvbooks_put(s, KV_ALLOC, class, t->n, t->block[t->n], 0);
+    }
+}
+
+/* --- admission --- */
+
+static status no_blocks(const kvpool *pool, uint64_t n, errmsg *e)
+{
+    return errmsg_set(e, ST_RESOURCES,
+                      "no KV block left: %llu more needed, %u of %u in use; drop a session or "
+                      "raise --sessions or --kv-bytes",
+                      (unsigned long long)n, pool->n_used, pool->n_blocks);
+}
+
+/* Window blocks that a session of n positions may come to hold. */
+static uint32_t window_share(const pipeline *p, uint64_t n)
+{
+    uint64_t blocks = blocks_of(n);
+    return blocks < p->window_blocks ? (uint32_t)blocks : p->window_blocks;
+}
+
+/* n window blocks beside what all sessions have reserved. */
+static status window_left(const pipeline *p, uint32_t n, errmsg *e)
+{
+    if (n <= p->pool[KV_CLASS_WINDOW].n_blocks - p->n_window_reserved) return ST_OK;
+    return errmsg_set(e, ST_RESOURCES,
+                      "no window KV block left: %u more needed, %u of %u reserved; drop a session "
+                      "or raise --sessions or --kv-bytes",
+                      n, p->n_window_reserved, p->pool[KV_CLASS_WINDOW].n_blocks);
+}
+
+static void window_set(session *s, uint64_t n_positions)
+{
+    uint32_t share = window_share(s->p, n_positions);
+    s->p->n_window_reserved += share - s->n_window_reserved;
+    s->n_window_reserved = share;
+}
+
+status kvbooks_reserve(session *s, uint64_t n, errmsg *e)
+{
+    pipeline *p = s->p;
+    const kvpool *pool = &p->pool[KV_CLASS_GLOBAL];
+    uint64_t need = blocks_of(s->position + n);
+    uint64_t n_new = need - s->table[KV_CLASS_GLOBAL].n;
+    if (n > 0 && must_copy(s, KV_CLASS_GLOBAL, s->position)) n_new++;
+    if (n_new > pool->n_blocks - pool->n_used) return no_blocks(pool, n_new, e);
+    uint32_t share = window_share(p, s->position + n);
+    if (share > s->n_window_reserved) TRY(window_left(p, share - s->n_window_reserved, e));
+    TRY(kvbooks_room(p, n_new + 1, e));
+    window_set(s, s->position + n);
+    grow(s, KV_CLASS_GLOBAL, s->position, s->position + n);
+    return ST_OK;
+}
+
+static void release(session *s, uint32_t first)
+{
+    session_table *t = &s->table[KV_CLASS_WINDOW];
+    kvbooks_put(s, KV_RELEASE, KV_CLASS_WINDOW, first, 0, 0);
+    for (; t->first < first; t->first++)
+        kvpool_drop(&s->p->pool[KV_CLASS_WINDOW], t->block[t->first]);
+}
+
+status kvbooks_slide(session *s, uint64_t position, uint32_t n_rows, errmsg *e)
+{
+    pipeline *p = s->p;
+    session_table *t = &s->table[KV_CLASS_WINDOW];
+    uint64_t end = blocks_of(position + n_rows);
+    if (p->n_pools <= KV_CLASS_WINDOW) return ST_OK;
+    TRY(kvbooks_room(p, end > t->n ? end - t->n + 3 : 3, e));
+    if (end > (uint64_t)t->first + p->window_blocks) {
+        release(s, (uint32_t)(end - p->window_blocks));
+        CHECK(!kvbooks_window_gone(s, position));
+    }
+    grow(s, KV_CLASS_WINDOW, position, position + n_rows);
+    return ST_OK;
+}
+
+/* --- fork, truncate, drop --- */
+
+status kvbooks_can_fork(const session *s, errmsg *e)
+{
+    const kvpool *pool = &s->p->pool[KV_CLASS_GLOBAL];
+    if (s->position % KV_BLOCK != 0 && pool->n_used == pool->n_blocks) {
+        return errmsg_set(e, ST_RESOURCES, "no KV block left for a fork: %u of %u in use",
+                          pool->n_used, pool->n_blocks);
+    }
+    return window_left(s->p, window_share(s->p, s->position), e);
+}
+
+static void fork_table(const session *s, session *to, kv_class class)
+{
+    const session_table *from = &s->table[class];
+    session_table *t = &to->table[class];
+    kvpool *pool = &s->p->pool[class];
+    uint32_t n_whole = (uint32_t)(s->position / KV_BLOCK);
+    uint32_t rest = (uint32_t)(s->position % KV_BLOCK);
+    kvbooks_put(to, KV_FORK, class, n_whole * KV_BLOCK, s->branch, 0);
+    t->first = from->first;
+    for (uint32_t i = t->first; i < n_whole; i++) {
+        kvpool_share(pool, from->block[i]);
+        t->block[i] = from->block[i];
+    }
+    t->n = n_whole;
+    if (rest > 0) {
+        uint32_t fresh = kvpool_take(pool);
+        CHECK(fresh != UINT32_MAX);
+        kvbooks_put(to, KV_COPY, class, fresh, from->block[n_whole], rest);
+        kvbooks_put(to, KV_ALLOC, class, n_whole, fresh, 0);
+        t->block[t->n++] = fresh;
+    }
+}
+
+void kvbooks_fork(const session *s, session *to)
+{
+    const pipeline *p = s->p;
+    window_set(to, s->position);
+    for (uint32_t k = 0; k < p->n_pools; k++)
+        fork_table(s, to, (kv_class)k);
+    if (to->tokens != NULL) memcpy(to->tokens, s->tokens, s->position * sizeof *to->tokens);
+}
+
+/* Keep the first n entries; those that were released are not there to drop. */
+static void shorten(session *s, kv_class class, uint64_t n)
+{
+    session_table *t = &s->table[class];
+    for (; t->n > n; t->n--)
+        if (t->n > t->first) kvpool_drop(&s->p->pool[class], t->block[t->n - 1]);
+    if (t->first > t->n) t->first = t->n;
+}
+
+status kvbooks_truncate(session *s, uint64_t n, errmsg *e)
+{
+    pipeline *p = s->p;
+    TRY(kvbooks_room(p, p->n_pools, e));
+    for (uint32_t k = 0; k < p->n_pools; k++) {
+        kvbooks_put(s, KV_TRUNCATE, (kv_class)k, (uint32_t)n, 0, 0);
+        shorten(s, (kv_class)k, blocks_of(n));
+    }
+    window_set(s, n);
+    return ST_OK;
+}
+
+bool kvbooks_window_gone(const session *s, uint64_t n)
+{
+    uint64_t window = s->p->model->window, begin = n + 1 > window ? n + 1 - window : 0;
+    return n > 0 && begin / KV_BLOCK < s->table[KV_CLASS_WINDOW].first;
+}
+
+status kvbooks_can_renew(const session *s, uint64_t n, errmsg *e)
+{
+    const kvpool *pool = &s->p->pool[KV_CLASS_GLOBAL];
+    const session_table *t = &s->table[KV_CLASS_GLOBAL];
+    uint64_t n_free = pool->n_blocks - pool->n_used;
+    for (uint32_t i = 0; i < t->n; i++)
+        n_free += pool->refs[t->block[i]] == 1;
+    return blocks_of(n) <= n_free ? ST_OK : no_blocks(pool, blocks_of(n) - n_free, e);
+}
+
+void kvbooks_drop(session *s)
+{
+    for (uint32_t k = 0; k < s->p->n_pools; k++)
+        shorten(s, (kv_class)k, 0);
+    window_set(s, 0);
+}

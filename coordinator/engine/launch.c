@@ -1,0 +1,217 @@
+/* The processes of a run and the conversation with them: shared memory and sockets made, stages
+ * spawned last to first, told what they are, stopped first to last. */
+#include "coordinator/engine/engine.h"
+
+#include "common/boundary.h"
+#include "common/clock.h"
+#include "common/log.h"
+#include "coordinator/machine/inventory.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+#include <zmq.h>
+
+#include "build_id.h"
+
+#define STOP_LIMIT_MS 700u
+#define LOST_WAIT_MS 200u
+/* A stage's own wait on a boundary: the coordinator's supervision is what ends it, this is for a
+ * coordinator that lives but has lost sight of the step. */
+#define STAGE_WAIT_LIMIT_MS 3600000u
+
+static status make_socket(pipeline *p, int type, const char *endpoint, void **out, errmsg *e)
+{
+    int linger = 0;
+    *out = zmq_socket(p->zmq, type);
+    if (*out == NULL || zmq_setsockopt(*out, ZMQ_LINGER, &linger, sizeof linger) != 0 ||
+        zmq_bind(*out, endpoint) != 0) {
+        return errmsg_set(e, ST_RESOURCES, "cannot bind %s: %s", endpoint, zmq_strerror(zmq_errno()));
+    }
+    return ST_OK;
+}
+
+status launch_prepare(pipeline *p, errmsg *e)
+{
+    char endpoint[128];
+    TRY(rundir_open(&p->dir, p->o.run_dir, e));
+    if (pipe2(p->death_pipe, O_CLOEXEC) != 0)
+        return errmsg_set(e, ST_RESOURCES, "pipe: %s", strerror(errno));
+    TRY(run_block_create(&p->block, &p->run_block_fd, p->n_stages, e));
+    TRY(readback_create(&p->results, &p->readback_fd, p->plan.n_readback, p->model->n_vocab, e));
+    for (uint32_t s = 0; p->n_stages > 1 && s < p->n_stages; s++) {
+        bool back = s + 1 == p->n_stages; /* last to first: sampled tokens, no hidden state */
+        TRY(boundary_create(&p->boundary_fd[s], p->plan.rows_max, back ? 0 : p->model->n_embd,
+                            p->model->aux_bytes, e));
+    }
+    p->zmq = zmq_ctx_new();
+    if (p->zmq == NULL) return errmsg_set(e, ST_RESOURCES, "zeromq: %s", zmq_strerror(zmq_errno()));
+    snprintf(endpoint, sizeof endpoint, "ipc://%s/status", p->dir.path);
+    return make_socket(p, ZMQ_REP, endpoint, &p->status_socket, e);
+}
+
+static uint32_t add_fd(int *fds, uint32_t n, int fd)
+{
+    if (fd >= 0) fds[n++] = fd;
+    return n;
+}
+
+static int boundary_in(const pipeline *p, uint32_t s)
+{
+    return p->n_stages > 1 ? p->boundary_fd[(s + p->n_stages - 1) % p->n_stages] : -1;
+}
+
+static int boundary_out(const pipeline *p, uint32_t s)
+{
+    return p->n_stages > 1 ? p->boundary_fd[s] : -1;
+}
+
+static status spawn(pipeline *p, uint32_t s, errmsg *e)
+{
+    static const char *const levels[] = {"error", "warn", "info", "debug"};
+    stage_slot *t = &p->stage[s];
+    t->epoch++;
+    snprintf(t->endpoint, sizeof t->endpoint, "ipc://%s/s%u.%u", p->dir.path, s, t->epoch);
+    TRY(make_socket(p, ZMQ_PAIR, t->endpoint, &t->socket, e));
+    char stage_text[12], epoch_text[12], death_text[12], block_text[12], log_text[12];
+    snprintf(stage_text, sizeof stage_text, "%u", s);
+    snprintf(epoch_text, sizeof epoch_text, "%u", t->epoch);
+    snprintf(death_text, sizeof death_text, "%d", p->death_pipe[0]);
+    snprintf(block_text, sizeof block_text, "%d", p->run_block_fd);
+    snprintf(log_text, sizeof log_text, "%d", log_fd_now());
+    char *const argv[] = {p->stage_program,     "--endpoint", t->endpoint,
+                          "--stage",            stage_text,   "--epoch",
+                          epoch_text,           "--death-fd", death_text,
+                          "--run-block-fd",     block_text,   "--log-level",
+                          (char *)levels[log_level_now()], "--log-fd", log_text, NULL};
+    int fds[GGUF_FILES_MAX + 8];
+    uint32_t n = 0;
+    n = add_fd(fds, n, p->death_pipe[0]);
+    n = add_fd(fds, n, p->run_block_fd);
+    n = add_fd(fds, n, log_fd_now());
+    n = add_fd(fds, n, boundary_in(p, s));
+    n = add_fd(fds, n, boundary_out(p, s));
+    n = add_fd(fds, n, p->readback_fd);
+    for (uint32_t i = 0; i < gguf_n_files(p->file); i++) n = add_fd(fds, n, gguf_fd(p->file, i));
+    t->start_ns = now_ns();
+    TRY(child_start(&t->process, argv, fds, n, e));
+    t->pid = (int)t->process.pid;
+    return ST_OK;
+}
+
+status launch_stages(pipeline *p, errmsg *e)
+{
+    for (uint32_t s = p->n_stages; s-- > 0;) TRY(spawn(p, s, e));
+    return ST_OK;
+}
+
+status launch_send(pipeline *p, uint32_t s, wire_kind kind, uint64_t seq, const void *body,
+                   uint64_t body_bytes, errmsg *e)
+{
+    wire_header h = {.magic = WIRE_MAGIC,
+                     .version = WIRE_VERSION,
+                     .kind = (uint16_t)kind,
+                     .stage = s,
+                     .epoch = p->stage[s].epoch,
+                     .body_bytes = (uint32_t)body_bytes,
+                     .seq = seq};
+    zmq_msg_t m;
+    if (zmq_msg_init_size(&m, sizeof h + body_bytes) != 0)
+        return errmsg_set(e, ST_RESOURCES, "no memory for a message");
+    memcpy(zmq_msg_data(&m), &h, sizeof h);
+    if (body_bytes > 0) memcpy((char *)zmq_msg_data(&m) + sizeof h, body, body_bytes);
+    if (zmq_msg_send(&m, p->stage[s].socket, ZMQ_DONTWAIT) < 0) {
+        int error = zmq_errno();
+        zmq_msg_close(&m);
+        /* It has no peer any more, most likely: the cause is worth the wait. */
+        if (kind != WIRE_STOP && child_wait(&p->stage[s].process, LOST_WAIT_MS))
+            return supervise_lost(p, s, e);
+        return errmsg_set(e, ST_STAGE_LOST, "stage %u takes no messages: %s", s, zmq_strerror(error));
+    }
+    return ST_OK;
+}
+
+static uint32_t threads_per_stage(const pipeline *p)
+{
+    if (p->o.n_threads != 0) return p->o.n_threads;
+    uint32_t n = inventory_cores() / p->n_stages;
+    return n > 0 ? n : 1;
+}
+
+status launch_config(pipeline *p, uint32_t s, errmsg *e)
+{
+    const stage_plan *sp = &p->plan.stage[s];
+    wire_config c = {.stage_i = s,
+                     .n_stages = p->n_stages,
+                     .epoch = p->stage[s].epoch,
+                     .n_layers = p->model->n_layers,
+                     .layer_begin = sp->layer_begin,
+                     .layer_end = sp->layer_end,
+                     .n_ctx = p->plan.n_ctx,
+                     .n_branches = p->plan.n_sessions,
+                     .rows_max = p->plan.rows_max,
+                     .n_readback = p->plan.n_readback,
+                     .n_blocks = {[KV_CLASS_GLOBAL] = p->plan.n_blocks[KV_CLASS_GLOBAL],
+                                  [KV_CLASS_WINDOW] = p->plan.n_blocks[KV_CLASS_WINDOW]},
+                     .kv_type = p->plan.kv_type,
+                     .n_threads = threads_per_stage(p),
+                     .numa_node = sp->device.kind == DEVICE_CPU_NODE ? sp->device.index : WIRE_NONE,
+                     .device = sp->device.kind == DEVICE_CUDA ? DEVICE_CUDA : DEVICE_CPU,
+                     .cuda_index = sp->device.kind == DEVICE_CUDA ? sp->device.index : 0,
+                     .run_block_fd = p->run_block_fd,
+                     .readback_fd = p->readback_fd,
+                     .in_fd = boundary_in(p, s),
+                     .out_fd = boundary_out(p, s),
+                     .n_model_fds = gguf_n_files(p->file),
+                     .wait_limit_ms = STAGE_WAIT_LIMIT_MS,
+                     .log_level = (uint32_t)log_level_now()};
+    snprintf(c.build, sizeof c.build, "%s", MEMRA_BUILD_ID);
+    for (uint32_t i = 0; i < c.n_model_fds; i++) c.model_fd[i] = gguf_fd(p->file, i);
+    snprintf(c.isa, sizeof c.isa, "%s", p->o.isa != NULL ? p->o.isa : "auto");
+    snprintf(c.fault, sizeof c.fault, "%s", p->doors.fault_text);
+    return launch_send(p, s, WIRE_CONFIG, 0, &c, sizeof c, e);
+}
+
+void launch_stop(pipeline *p)
+{
+    uint64_t deadline = now_ns() + STOP_LIMIT_MS * NS_PER_MS;
+    for (uint32_t s = 0; s < p->n_stages; s++) {
+        stage_slot *t = &p->stage[s];
+        if (t->process.pid == 0) continue;
+        errmsg ignored = {0};
+        if (launch_send(p, s, WIRE_STOP, 0, NULL, 0, &ignored) != ST_OK) continue;
+        uint64_t now = now_ns();
+        uint64_t left_ms = now < deadline ? (deadline - now) / NS_PER_MS : 0;
+        child_wait(&t->process, (uint32_t)(left_ms / (p->n_stages - s)));
+    }
+    for (uint32_t s = 0; s < p->n_stages; s++) child_destroy(&p->stage[s].process);
+}
+
+static void close_fd(int *fd)
+{
+    if (*fd >= 0) close(*fd);
+    *fd = -1;
+}
+
+void launch_release(pipeline *p)
+{
+    for (uint32_t s = 0; s < p->n_stages; s++) {
+        child_destroy(&p->stage[s].process);
+        if (p->stage[s].socket != NULL) zmq_close(p->stage[s].socket);
+        p->stage[s].socket = NULL;
+        close_fd(&p->boundary_fd[s]);
+    }
+    if (p->status_socket != NULL) zmq_close(p->status_socket);
+    if (p->zmq != NULL) zmq_ctx_term(p->zmq);
+    p->status_socket = p->zmq = NULL;
+    close_fd(&p->death_pipe[0]);
+    close_fd(&p->death_pipe[1]);
+    close_fd(&p->run_block_fd);
+    close_fd(&p->readback_fd);
+    run_block_unmap(p->block);
+    if (p->results.map != NULL) readback_unmap(&p->results);
+    p->block = NULL;
+    rundir_close(&p->dir);
+}

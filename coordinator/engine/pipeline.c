@@ -1,0 +1,221 @@
+/* Opening and closing: plan, check, prepare, then the engine thread takes over. */
+#include "coordinator/pipeline.h"
+
+#include "common/log.h"
+#include "coordinator/engine/engine.h"
+#include "coordinator/machine/inventory.h"
+#include "coordinator/engine/kvbooks.h"
+#include "coordinator/machine/placement.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define START_TIMEOUT_MS 30000u
+#define HANG_TIMEOUT_MS 5000u
+
+pipeline_options pipeline_options_default(const char *model_path, const doors *d)
+{
+    return (pipeline_options){.model_path = model_path,
+                              .doors = d,
+                              .start_timeout_ms = START_TIMEOUT_MS,
+                              .hang_timeout_ms = HANG_TIMEOUT_MS};
+}
+
+static status find_stage_program(pipeline *p, errmsg *e)
+{
+    if (p->o.stage_program != NULL) {
+        snprintf(p->stage_program, sizeof p->stage_program, "%s", p->o.stage_program);
+    } else {
+        ssize_t n = readlink("/proc/self/exe", p->stage_program, sizeof p->stage_program - 16);
+        char *slash = n > 0 ? memrchr(p->stage_program, '/', (size_t)n) : NULL;
+        if (slash == NULL) return errmsg_set(e, ST_RESOURCES, "cannot find out where this program lies");
+        strcpy(slash + 1, "memra-stage");
+    }
+    if (access(p->stage_program, X_OK) != 0) {
+        return errmsg_set(e, ST_RESOURCES, "cannot run the stage program %s: %s (--stage-program)",
+                          p->stage_program, strerror(errno));
+    }
+    return ST_OK;
+}
+
+/* *in_memory: bytes of the model that are in memory already, so that free memory is without them. */
+static status open_model(pipeline *p, uint64_t *in_memory, errmsg *e)
+{
+    struct stat st;
+    *in_memory = 0;
+    if (p->o.model_fd <= 0) return gguf_open(&p->file, p->o.model_path, e);
+    int fd = fcntl(p->o.model_fd, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
+    if (fd < 0 || fstat(fd, &st) != 0)
+        return errmsg_set(e, ST_RESOURCES, "%s: %s", p->o.model_path, strerror(errno));
+    *in_memory = (uint64_t)st.st_blocks * 512;
+    return gguf_open_fds(&p->file, &fd, 1, e);
+}
+
+static status read_and_plan(pipeline *p, errmsg *e)
+{
+    TRY(inventory_check_devices(&p->doors, e));
+    uint64_t in_memory;
+    TRY(open_model(p, &in_memory, e));
+    p->model = malloc(sizeof *p->model);
+    if (p->model == NULL) return errmsg_set(e, ST_RESOURCES, "no memory for the model description");
+    TRY(model_read(p->model, p->file, e));
+    TRY(placement_plan(&p->plan, p->model, &p->doors, &p->o.plan, e));
+    uint64_t available = inventory_memory_available();
+    TRY(plan_fits(&p->plan, p->model, available > 0 ? available + in_memory : 0, e));
+    p->n_stages = p->plan.cuts.n_stages;
+    if (p->plan.cuts.moved) log_info("an even cut was moved off a place where this model cannot be cut");
+    return ST_OK;
+}
+
+static status make_books(pipeline *p, errmsg *e)
+{
+    p->frame_bytes = wire_frame_bytes_max();
+    p->frame = aligned_alloc(16, p->frame_bytes);
+    p->branch_used = calloc(p->plan.n_sessions, sizeof *p->branch_used);
+    p->branch_generation = calloc(p->plan.n_sessions, sizeof *p->branch_generation);
+    if (p->frame == NULL || p->branch_used == NULL || p->branch_generation == NULL)
+        return errmsg_set(e, ST_RESOURCES, "no memory for the coordinator's books");
+    TRY(kvbooks_open(p, e));
+    TRY(schedule_prepare(p, e));
+    p->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (p->wake_fd < 0) return errmsg_set(e, ST_RESOURCES, "eventfd: %s", strerror(errno));
+    return ST_OK;
+}
+
+/* Everything but the thread. */
+static void release(pipeline *p)
+{
+    launch_release(p);
+    schedule_release(p);
+    kvbooks_close(p);
+    if (p->wake_fd >= 0) close(p->wake_fd);
+    free(p->frame);
+    free(p->branch_used);
+    free(p->branch_generation);
+    free(p->model);
+    free(p->model_path);
+    if (p->file != NULL) gguf_close(p->file);
+    pthread_cond_destroy(&p->changed);
+    pthread_mutex_destroy(&p->lock);
+    free(p);
+}
+
+static pipeline *make_empty(const pipeline_options *o, const volatile int *interrupt)
+{
+    pipeline *p = calloc(1, sizeof *p);
+    if (p == NULL) return NULL;
+    pthread_mutex_init(&p->lock, NULL);
+    pthread_cond_init(&p->changed, NULL);
+    p->o = *o;
+    p->o.model_path = p->model_path = strdup(o->model_path);
+    p->doors = *o->doors;
+    p->step_doors = p->doors.step;
+    if (p->o.start_timeout_ms == 0) p->o.start_timeout_ms = START_TIMEOUT_MS;
+    if (p->o.hang_timeout_ms == 0) p->o.hang_timeout_ms = HANG_TIMEOUT_MS;
+    p->interrupt = interrupt;
+    p->dir.lock_fd = p->wake_fd = p->run_block_fd = p->readback_fd = -1;
+    p->death_pipe[0] = p->death_pipe[1] = -1;
+    for (uint32_t s = 0; s < STAGES_MAX; s++) {
+        p->boundary_fd[s] = -1;
+        p->stage[s].process.pidfd = -1;
+    }
+    return p;
+}
+
+static status start(pipeline *p, errmsg *e)
+{
+    int rc = pthread_create(&p->thread, NULL, engine_main, p);
+    if (rc != 0) return errmsg_set(e, ST_RESOURCES, "cannot start the engine thread: %s", strerror(rc));
+    pthread_mutex_lock(&p->lock);
+    while (p->phase != PHASE_READY && p->phase != PHASE_DEAD) pthread_cond_wait(&p->changed, &p->lock);
+    status s = ST_OK;
+    if (p->phase == PHASE_DEAD) s = errmsg_set(e, p->failure.code, "%s", p->failure.text);
+    p->closing = s != ST_OK;
+    pthread_mutex_unlock(&p->lock);
+    if (s != ST_OK) {
+        engine_wake(p);
+        pthread_join(p->thread, NULL);
+    }
+    return s;
+}
+
+status pipeline_open(pipeline **out, const pipeline_options *o, const volatile int *interrupt,
+                     errmsg *e)
+{
+    *out = NULL;
+    pipeline *p = make_empty(o, interrupt);
+    if (p == NULL) return errmsg_set(e, ST_RESOURCES, "no memory for a pipeline");
+    status s = p->model_path != NULL ? read_and_plan(p, e) : errmsg_set(e, ST_RESOURCES, "no memory");
+    if (s == ST_OK) s = find_stage_program(p, e);
+    if (s == ST_OK) s = make_books(p, e);
+    if (s == ST_OK) s = launch_prepare(p, e);
+    if (s == ST_OK) s = start(p, e);
+    if (s != ST_OK) {
+        release(p);
+        return s;
+    }
+    *out = p;
+    return ST_OK;
+}
+
+void pipeline_close(pipeline *p)
+{
+    if (p == NULL) return;
+    pthread_mutex_lock(&p->lock);
+    p->closing = true;
+    pthread_mutex_unlock(&p->lock);
+    engine_wake(p);
+    pthread_join(p->thread, NULL);
+    release(p);
+}
+
+status pipeline_check(const pipeline *p, errmsg *e)
+{
+    pthread_mutex_t *lock = (pthread_mutex_t *)&p->lock;
+    pthread_mutex_lock(lock);
+    status s = p->failure.code;
+    if (s != ST_OK) errmsg_set(e, s, "%s", p->failure.text);
+    pthread_mutex_unlock(lock);
+    return s;
+}
+
+const model_desc *pipeline_model(const pipeline *p)
+{
+    return p->model;
+}
+
+const gguf *pipeline_file(const pipeline *p)
+{
+    return p->file;
+}
+
+const plan *pipeline_plan(const pipeline *p)
+{
+    return &p->plan;
+}
+
+const char *pipeline_run_dir(const pipeline *p)
+{
+    return p->dir.path;
+}
+
+void pipeline_stage(const pipeline *p, uint32_t stage_i, stage_snapshot *out)
+{
+    pthread_mutex_t *lock = (pthread_mutex_t *)&p->lock;
+    pthread_mutex_lock(lock);
+    report_stage(p, stage_i, out);
+    pthread_mutex_unlock(lock);
+}
+
+void pipeline_set_step_doors(pipeline *p, const step_doors *d)
+{
+    pthread_mutex_lock(&p->lock);
+    p->step_doors = *d;
+    pthread_mutex_unlock(&p->lock);
+}

@@ -1,0 +1,104 @@
+#include "coordinator/engine/engine.h"
+
+#include "common/clock.h"
+
+#include <jansson.h>
+#include <string.h>
+#include <unistd.h>
+
+static const char *phase_word(engine_phase phase)
+{
+    switch (phase) {
+    case PHASE_STARTING:
+        return "starting";
+    case PHASE_PROBING:
+        return "probing";
+    case PHASE_READY:
+        return "ready";
+    case PHASE_STOPPING:
+        return "stopping";
+    case PHASE_DEAD:
+        return "dead";
+    }
+    return "unknown";
+}
+
+static uint64_t word(const _Atomic uint64_t *w)
+{
+    return atomic_load_explicit(w, memory_order_relaxed);
+}
+
+void report_stage(const pipeline *p, uint32_t stage_i, stage_snapshot *out)
+{
+    CHECK(stage_i < p->n_stages);
+    const stage_slot *t = &p->stage[stage_i];
+    const stage_words *w = &p->block->stage[stage_i];
+    *out = (stage_snapshot){.pid = t->pid,
+                            .epoch = t->epoch,
+                            .state = atomic_load_explicit(&w->state, memory_order_acquire),
+                            .weights_bytes = t->facts.weights_bytes,
+                            .kv_bytes = t->facts.kv_bytes,
+                            .scratch_bytes = t->facts.scratch_bytes,
+                            .n_steps = word(&w->n_steps),
+                            .n_rows = word(&w->n_rows),
+                            .n_chunks = word(&w->n_chunks),
+                            .n_overlaps = word(&w->n_overlaps),
+                            .n_probes = word(&w->n_probes),
+                            .busy_ns = word(&w->busy_ns),
+                            .wait_in_ns = word(&w->wait_in_ns),
+                            .wait_out_ns = word(&w->wait_out_ns),
+                            .tx_rows = word(&w->tx_rows),
+                            .tx_bytes = word(&w->tx_bytes),
+                            .rx_rows = word(&w->rx_rows),
+                            .rx_bytes = word(&w->rx_bytes),
+                            .tx_crossings = {word(&w->tx_crossings[0]), word(&w->tx_crossings[1])},
+                            .rx_crossings = {word(&w->rx_crossings[0]), word(&w->rx_crossings[1])},
+                            .load_ns = t->loaded_ns > t->start_ns ? t->loaded_ns - t->start_ns : 0};
+    memcpy(out->device, t->facts.device_name, sizeof out->device);
+}
+
+static json_t *stage_json(const pipeline *p, uint32_t s)
+{
+    stage_snapshot t;
+    report_stage(p, s, &t);
+    double since_ns = (double)(now_ns() - p->stage[s].start_ns);
+    double busy = since_ns > 0 ? (double)t.busy_ns / since_ns : 0;
+    return json_pack("{s:i, s:i, s:s, s:s, s:i, s:[i,i], s:i, s:I, s:I, s:f, s:f, s:I, s:I, s:I, s:I}",
+                     "stage", (int)s, "pid", t.pid, "device", t.device, "state",
+                     p->phase == PHASE_DEAD ? "lost" : stage_state_word(t.state), "epoch", (int)t.epoch,
+                     "layers", (int)p->plan.stage[s].layer_begin, (int)p->plan.stage[s].layer_end,
+                     "restarts", (int)t.epoch - 1, "steps", (json_int_t)t.n_steps, "rows",
+                     (json_int_t)t.n_rows, "busy", busy, "idle", 1 - busy, "overlaps",
+                     (json_int_t)t.n_overlaps, "weights_bytes", (json_int_t)t.weights_bytes, "kv_bytes",
+                     (json_int_t)t.kv_bytes, "scratch_bytes", (json_int_t)t.scratch_bytes);
+}
+
+static json_t *boundary_json(const pipeline *p, uint32_t s)
+{
+    stage_snapshot tx;
+    report_stage(p, s, &tx);
+    return json_pack("{s:i, s:i, s:s, s:s, s:I, s:I, s:[I,I]}", "from", (int)s, "to",
+                     (int)((s + 1) % p->n_stages), "transport", "shm", "signal", "futex", "rows",
+                     (json_int_t)tx.tx_rows, "bytes", (json_int_t)tx.tx_bytes, "crossings",
+                     (json_int_t)tx.tx_crossings[0], (json_int_t)tx.tx_crossings[1]);
+}
+
+char *report_json(const pipeline *p)
+{
+    json_t *stages = json_array(), *boundaries = json_array();
+    for (uint32_t s = 0; s < p->n_stages; s++) {
+        json_array_append_new(stages, stage_json(p, s));
+        if (p->n_stages > 1) json_array_append_new(boundaries, boundary_json(p, s));
+    }
+    json_t *root = json_pack(
+        "{s:i, s:s, s:s, s:i, s:o, s:o, s:i, s:i, s:i, s:i}", "pid", (int)getpid(), "model",
+        p->o.model_path, "state", phase_word(p->phase), "n_stages", (int)p->n_stages, "stages", stages,
+        "boundaries", boundaries, "sessions", (int)p->n_sessions, "kv_blocks_used",
+        (int)p->pool[KV_CLASS_GLOBAL].n_used, "kv_blocks",
+        (int)p->pool[KV_CLASS_GLOBAL].n_blocks, "steps_in_flight", (int)p->n_flights);
+    if (root != NULL && p->failure.code != ST_OK)
+        json_object_set_new(root, "failure", json_string_nocheck(p->failure.text));
+    char *text = root != NULL ? json_dumps(root, JSON_COMPACT) : NULL;
+    json_decref(root);
+    return text;
+}

@@ -1,0 +1,167 @@
+#include "coordinator/engine/rundir.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#define NAME_MAX_BYTES 20 /* "run-PID-N" */
+
+status rundir_base(char out[RUNDIR_PATH_MAX + 1], const char *base, errmsg *e)
+{
+    const char *runtime = getenv("XDG_RUNTIME_DIR");
+    int n;
+    if (base != NULL && *base != '\0')
+        n = snprintf(out, RUNDIR_PATH_MAX + 1, "%s", base);
+    else if (runtime != NULL && *runtime == '/' && access(runtime, W_OK) == 0)
+        n = snprintf(out, RUNDIR_PATH_MAX + 1, "%s/memra-pp", runtime);
+    else
+        n = snprintf(out, RUNDIR_PATH_MAX + 1, "/tmp/memra-pp-%u", (unsigned)getuid());
+    if (n > RUNDIR_PATH_MAX - NAME_MAX_BYTES) {
+        return errmsg_set(e, ST_RESOURCES,
+                          "run directory '%.60s...' is too long for sockets below it: at most %d "
+                          "characters (--run-dir)",
+                          base != NULL ? base : out, RUNDIR_PATH_MAX - NAME_MAX_BYTES);
+    }
+    return ST_OK;
+}
+
+static status check_base(const char *base, errmsg *e)
+{
+    struct stat st;
+    if (mkdir(base, 0700) != 0 && errno != EEXIST)
+        return errmsg_set(e, ST_RESOURCES, "cannot make run directory %s: %s (--run-dir)", base, strerror(errno));
+    if (lstat(base, &st) != 0)
+        return errmsg_set(e, ST_RESOURCES, "run directory %s: %s (--run-dir)", base, strerror(errno));
+    if (!S_ISDIR(st.st_mode)) {
+        return errmsg_set(e, ST_RESOURCES, "run directory %s is not a directory (--run-dir)", base);
+    }
+    if (st.st_uid != getuid()) {
+        return errmsg_set(e, ST_RESOURCES,
+                          "run directory %s belongs to user %u, not to us (%u): name another with "
+                          "--run-dir",
+                          base, (unsigned)st.st_uid, (unsigned)getuid());
+    }
+    if ((st.st_mode & 022) != 0) {
+        return errmsg_set(e, ST_RESOURCES,
+                          "run directory %s may be written by others (mode %04o): chmod go-w it, or "
+                          "name another with --run-dir",
+                          base, (unsigned)(st.st_mode & 07777));
+    }
+    return ST_OK;
+}
+
+/* "run-PID-N" or "new-PID-N": whatever else lies there is not ours and stays. */
+static bool is_run_name(const char *name)
+{
+    unsigned pid, n;
+    int end = 0;
+    return (sscanf(name, "run-%u-%u%n", &pid, &n, &end) == 2 ||
+            sscanf(name, "new-%u-%u%n", &pid, &n, &end) == 2) &&
+           name[end] == '\0' && strlen(name) < NAME_MAX_BYTES;
+}
+
+/* Descriptor with the lock held, or -1: a live run has it (or there is no lock file: *none). */
+static int lock_of(const char *dir, bool *none)
+{
+    char path[RUNDIR_PATH_MAX + 16];
+    snprintf(path, sizeof path, "%s/lock", dir);
+    int fd = open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
+    *none = fd < 0;
+    if (fd >= 0 && flock(fd, LOCK_EX | LOCK_NB) == 0) return fd;
+    if (fd >= 0) close(fd);
+    return -1;
+}
+
+static void remove_dir(const char *dir)
+{
+    DIR *d = opendir(dir);
+    for (struct dirent *entry; d != NULL && (entry = readdir(d)) != NULL;) {
+        if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0)
+            unlinkat(dirfd(d), entry->d_name, 0);
+    }
+    if (d != NULL) closedir(d);
+    rmdir(dir);
+}
+
+static void sweep(const char *base)
+{
+    DIR *d = opendir(base);
+    for (struct dirent *entry; d != NULL && (entry = readdir(d)) != NULL;) {
+        if (!is_run_name(entry->d_name)) continue;
+        char path[RUNDIR_PATH_MAX + 1];
+        snprintf(path, sizeof path, "%s/%.*s", base, NAME_MAX_BYTES, entry->d_name);
+        bool none = false;
+        int fd = lock_of(path, &none);
+        struct stat st;
+        /* Without a lock file: a start that was killed between mkdir and lock, or one that is there
+         * right now; the latter takes far less than a minute. */
+        bool stale = none && stat(path, &st) == 0 && time(NULL) - st.st_mtime > 60;
+        if (fd >= 0 || stale) remove_dir(path);
+        if (fd >= 0) close(fd);
+    }
+    if (d != NULL) closedir(d);
+}
+
+status rundir_open(rundir *out, const char *base_given, errmsg *e)
+{
+    static _Atomic unsigned counter;
+    char base[RUNDIR_PATH_MAX + 1], fresh[RUNDIR_PATH_MAX + 1], lock[RUNDIR_PATH_MAX + 16];
+    *out = (rundir){.lock_fd = -1};
+    TRY(rundir_base(base, base_given, e));
+    TRY(check_base(base, e));
+    sweep(base);
+    unsigned n = counter++;
+    /* The name appears only once the lock is held: nobody sweeps a run that is starting. */
+    snprintf(fresh, sizeof fresh, "%s/new-%d-%u", base, (int)getpid(), n);
+    snprintf(out->path, sizeof out->path, "%s/run-%d-%u", base, (int)getpid(), n);
+    if (mkdir(fresh, 0700) != 0)
+        return errmsg_set(e, ST_RESOURCES, "cannot make %s: %s (--run-dir)", fresh, strerror(errno));
+    snprintf(lock, sizeof lock, "%s/lock", fresh);
+    out->lock_fd = open(lock, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+    if (out->lock_fd < 0 || flock(out->lock_fd, LOCK_EX | LOCK_NB) != 0 ||
+        rename(fresh, out->path) != 0) {
+        status s = errmsg_set(e, ST_RESOURCES, "cannot lock %s: %s (--run-dir)", lock, strerror(errno));
+        if (out->lock_fd >= 0) close(out->lock_fd);
+        remove_dir(fresh);
+        *out = (rundir){.lock_fd = -1};
+        return s;
+    }
+    return ST_OK;
+}
+
+void rundir_close(rundir *r)
+{
+    if (r->lock_fd < 0) return;
+    remove_dir(r->path);
+    close(r->lock_fd);
+    *r = (rundir){.lock_fd = -1};
+}
+
+uint32_t rundir_list(const char *base_given, void (*visit)(void *ctx, const char *path), void *ctx)
+{
+    char base[RUNDIR_PATH_MAX + 1];
+    uint32_t n = 0;
+    if (rundir_base(base, base_given, NULL) != ST_OK) return 0;
+    DIR *d = opendir(base);
+    for (struct dirent *entry; d != NULL && (entry = readdir(d)) != NULL;) {
+        if (!is_run_name(entry->d_name) || entry->d_name[0] != 'r') continue;
+        char path[RUNDIR_PATH_MAX + 1];
+        snprintf(path, sizeof path, "%s/%.*s", base, NAME_MAX_BYTES, entry->d_name);
+        bool none = false;
+        int fd = lock_of(path, &none);
+        if (fd >= 0) close(fd);
+        if (fd >= 0 || none) continue;
+        n++;
+        visit(ctx, path);
+    }
+    if (d != NULL) closedir(d);
+    return n;
+}

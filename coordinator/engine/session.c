@@ -1,0 +1,304 @@
+/* The session half of the API: books kept under the pipeline's lock, requests handed to the engine.
+ * Its KV is kvbooks.c's. */
+#include "coordinator/engine/kvbooks.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static status dead(const pipeline *p, errmsg *e)
+{
+    if (p->phase == PHASE_READY) return ST_OK;
+    if (p->failure.code == ST_OK) return errmsg_set(e, ST_CLOSED, "the pipeline is closed");
+    return errmsg_set(e, p->failure.code, "%s", p->failure.text);
+}
+
+/* --- open, fork, truncate, drop ---------------------------------------------------------------------- */
+
+static status make_session(pipeline *p, const sampler_params *sampler, session **out, errmsg *e)
+{
+    uint32_t branch = 0;
+    while (branch < p->plan.n_sessions && p->branch_used[branch]) branch++;
+    if (branch == p->plan.n_sessions) {
+        return errmsg_set(e, ST_RESOURCES, "%u sessions are open, as many as planned (--sessions)",
+                          p->plan.n_sessions);
+    }
+    session *s = calloc(1, sizeof *s);
+    if (s != NULL) s->p = p;
+    if (s == NULL || !kvbooks_make(s)) {
+        if (s != NULL) kvbooks_free(s);
+        free(s);
+        return errmsg_set(e, ST_RESOURCES, "no memory for a session");
+    }
+    s->branch = branch;
+    s->generation = ++p->branch_generation[branch];
+    s->id = ++p->next_session_id;
+    s->sampler = *sampler;
+    p->branch_used[branch] = true;
+    p->n_sessions++;
+    *out = s;
+    return ST_OK;
+}
+
+static void free_session(session *s, bool branch_free)
+{
+    s->p->branch_used[s->branch] = !branch_free;
+    s->p->n_sessions--;
+    kvbooks_free(s);
+    free(s);
+}
+
+status session_open(pipeline *p, const sampler_params *sampler, session **out, errmsg *e)
+{
+    *out = NULL;
+    TRY(sampler_valid(sampler, e));
+    pthread_mutex_lock(&p->lock);
+    status s = dead(p, e);
+    if (s == ST_OK) s = kvbooks_room(p, 1, e);
+    if (s == ST_OK) s = make_session(p, sampler, out, e);
+    if (s == ST_OK) kvbooks_put(*out, KV_OPEN, KV_CLASS_GLOBAL, 0, 0, 0);
+    pthread_mutex_unlock(&p->lock);
+    return s;
+}
+
+/* Until everything the session asked for is done or the pipeline is dead. */
+static void wait_quiet(session *s)
+{
+    while (s->n_queued > 0) pthread_cond_wait(&s->p->changed, &s->p->lock);
+}
+
+static status fork_locked(session *s, session **out, errmsg *e)
+{
+    pipeline *p = s->p;
+    TRY(dead(p, e));
+    TRY(kvbooks_can_fork(s, e));
+    TRY(kvbooks_room(p, 1 + KVBOOKS_FORK_OPS, e));
+    TRY(make_session(p, &s->sampler, out, e));
+    session *f = *out;
+    f->position = s->position;
+    f->steps = s->steps;
+    kvbooks_put(f, KV_OPEN, KV_CLASS_GLOBAL, 0, 0, 0);
+    kvbooks_fork(s, f);
+    return ST_OK;
+}
+
+status session_fork(session *s, session **out, errmsg *e)
+{
+    *out = NULL;
+    pthread_mutex_lock(&s->p->lock);
+    wait_quiet(s);
+    status st = fork_locked(s, out, e);
+    pthread_mutex_unlock(&s->p->lock);
+    return st;
+}
+
+void session_drop(session *s)
+{
+    if (s == NULL) return;
+    pipeline *p = s->p;
+    errmsg ignored = {0};
+    pthread_mutex_lock(&p->lock);
+    wait_quiet(s);
+    kvbooks_drop(s);
+    /* Without memory for the operation the branch stays taken: stages still hold it open. */
+    bool told = kvbooks_room(p, 1, &ignored) == ST_OK;
+    if (told) kvbooks_put(s, KV_FREE, KV_CLASS_GLOBAL, 0, 0, 0);
+    free_session(s, told);
+    pthread_mutex_unlock(&p->lock);
+}
+
+void session_set_sampler(session *s, const sampler_params *sampler)
+{
+    pthread_mutex_lock(&s->p->lock);
+    wait_quiet(s);
+    s->sampler = *sampler;
+    pthread_mutex_unlock(&s->p->lock);
+}
+
+uint64_t session_position(const session *s)
+{
+    pthread_mutex_lock(&s->p->lock);
+    uint64_t n = s->position;
+    pthread_mutex_unlock(&s->p->lock);
+    return n;
+}
+
+/* --- rows -------------------------------------------------------------------------------------------- */
+
+static status check_tokens(const pipeline *p, const uint32_t *tokens, uint64_t n, errmsg *e)
+{
+    for (uint64_t i = 0; i < n; i++) {
+        if (tokens[i] >= p->model->n_vocab) {
+            return errmsg_set(e, ST_USAGE, "token %u at place %llu is not in the vocabulary of %u",
+                              tokens[i], (unsigned long long)i, p->model->n_vocab);
+        }
+    }
+    return ST_OK;
+}
+
+/* Check a request, reserve its blocks and hand it to the engine. Lock held. */
+static status submit(session *s, request *r, errmsg *e)
+{
+    pipeline *p = s->p;
+    TRY(dead(p, e));
+    TRY(check_tokens(p, r->tokens, r->n_tokens, e));
+    if (r->n_tokens > p->plan.n_ctx - s->position) {
+        return errmsg_set(e, ST_CONTEXT_FULL,
+                          "%llu tokens do not fit: the context holds %u, %llu are used (--ctx)",
+                          (unsigned long long)r->n_tokens, p->plan.n_ctx,
+                          (unsigned long long)s->position);
+    }
+    TRY(kvbooks_reserve(s, r->n_tokens, e));
+    if (s->tokens != NULL)
+        memmove(&s->tokens[s->position], r->tokens, r->n_tokens * sizeof *r->tokens);
+    r->session = s;
+    r->first_position = s->position;
+    r->next_token = TOKEN_NONE;
+    s->position += r->n_tokens;
+    s->n_queued++;
+    pthread_cond_init(&r->done, NULL);
+    schedule_add(p, r);
+    engine_wake(p);
+    return ST_OK;
+}
+
+/* Wait for it; the pipeline's failure when it did not come to its end. Lock held. */
+static status wait_done(pipeline *p, request *r, errmsg *e)
+{
+    while (!r->finished) pthread_cond_wait(&r->done, &p->lock);
+    pthread_cond_destroy(&r->done);
+    if (r->n_done == r->n_tokens) return ST_OK;
+    return dead(p, e) != ST_OK ? p->failure.code : errmsg_set(e, ST_CLOSED, "the request was ended");
+}
+
+static status run_request(session *s, request *r, uint32_t *next, errmsg *e)
+{
+    pipeline *p = s->p;
+    if (next != NULL) *next = TOKEN_NONE;
+    pthread_mutex_lock(&p->lock);
+    status st = submit(s, r, e);
+    if (st == ST_OK) st = wait_done(p, r, e);
+    pthread_mutex_unlock(&p->lock);
+    if (st == ST_OK && next != NULL) *next = r->next_token;
+    return st;
+}
+
+status session_prime(session *s, const uint32_t *tokens, uint64_t n, float *logits, uint32_t *next,
+                     errmsg *e)
+{
+    if (n == 0) {
+        if (next != NULL) return errmsg_set(e, ST_USAGE, "no token follows an empty prompt");
+        return ST_OK;
+    }
+    request r = {.tokens = tokens,
+                 .n_tokens = n,
+                 .prime = true,
+                 .logits = logits,
+                 .want_sample = next != NULL};
+    return run_request(s, &r, next, e);
+}
+
+status session_step(session *s, uint32_t token, float *logits, uint32_t *next, errmsg *e)
+{
+    request r = {.tokens = &token, .n_tokens = 1, .logits = logits, .want_sample = next != NULL};
+    return run_request(s, &r, next, e);
+}
+
+/* --- truncate ---------------------------------------------------------------------------------------- */
+
+static status cut(session *s, uint64_t n, errmsg *e)
+{
+    TRY(kvbooks_truncate(s, n, e));
+    s->position = n;
+    return ST_OK;
+}
+
+/* Blocks of the window before position n were released: the session's own tokens, from the first
+ * on, give the same bits again. */
+static status prime_again(session *s, uint64_t n, errmsg *e)
+{
+    request r = {.tokens = s->tokens, .n_tokens = n, .prime = true};
+    TRY(kvbooks_can_renew(s, n, e));
+    TRY(cut(s, 0, e));
+    TRY(submit(s, &r, e));
+    return wait_done(s->p, &r, e);
+}
+
+status session_truncate(session *s, uint64_t n, errmsg *e)
+{
+    pipeline *p = s->p;
+    pthread_mutex_lock(&p->lock);
+    wait_quiet(s);
+    status st = dead(p, e);
+    if (st == ST_OK && n > s->position) {
+        st = errmsg_set(e, ST_USAGE, "cannot truncate a session of %llu positions to %llu",
+                        (unsigned long long)s->position, (unsigned long long)n);
+    }
+    if (st == ST_OK) st = kvbooks_window_gone(s, n) ? prime_again(s, n, e) : cut(s, n, e);
+    pthread_mutex_unlock(&p->lock);
+    return st;
+}
+
+/* --- deferred ---------------------------------------------------------------------------------------- */
+
+status session_step_deferred(session *s, uint32_t token, pending **out, errmsg *e)
+{
+    pipeline *p = s->p;
+    *out = NULL;
+    pending *w = calloc(1, sizeof *w);
+    if (w == NULL) return errmsg_set(e, ST_RESOURCES, "no memory for a deferred step");
+    w->r = (request){.n_tokens = 1, .want_sample = true, .deferred = true, .own_token = token};
+    w->r.tokens = &w->r.own_token;
+    w->p = p;
+    pthread_mutex_lock(&p->lock);
+    status st = ST_OK;
+    /* One row stays free for steps that are waited for. */
+    if (p->n_deferred + 1 >= p->plan.n_readback || p->n_free_readback <= 1) {
+        st = errmsg_set(e, ST_RESOURCES, "%u deferred steps are in flight: wait for one or drop one",
+                        p->n_deferred);
+    }
+    if (st == ST_OK) st = submit(s, &w->r, e);
+    if (st == ST_OK) {
+        w->r.readback = p->free_readback[--p->n_free_readback];
+        p->n_deferred++;
+    }
+    pthread_mutex_unlock(&p->lock);
+    if (st != ST_OK)
+        free(w);
+    else
+        *out = w;
+    return st;
+}
+
+status pending_logits_wait(pending *w, float *logits, uint32_t *next, errmsg *e)
+{
+    pipeline *p = w->p;
+    pthread_mutex_lock(&p->lock);
+    status st = wait_done(p, &w->r, e);
+    if (st == ST_OK && logits != NULL) {
+        memcpy(logits, readback_row_at(&p->results, w->r.readback)->logits,
+               (size_t)p->results.n_vocab * sizeof *logits);
+    }
+    p->free_readback[p->n_free_readback++] = w->r.readback;
+    p->n_deferred--;
+    engine_wake(p);
+    pthread_mutex_unlock(&p->lock);
+    if (next != NULL) *next = st == ST_OK ? w->r.next_token : TOKEN_NONE;
+    free(w);
+    return st;
+}
+
+void pending_drop(pending *w)
+{
+    if (w == NULL) return;
+    pipeline *p = w->p;
+    pthread_mutex_lock(&p->lock);
+    if (w->r.finished) {
+        p->free_readback[p->n_free_readback++] = w->r.readback;
+        p->n_deferred--;
+        pthread_cond_destroy(&w->r.done);
+        free(w);
+    } else {
+        w->r.dropped = true; /* the engine frees it when its step is done */
+    }
+    pthread_mutex_unlock(&p->lock);
+}

@@ -1,0 +1,135 @@
+/* Death is noticed three ways, two of them here: exit (the child is reaped), and no progress (words
+ * in the run block that stand still). The third, our own death, the stages notice.
+ *
+ * A stage that waits on an empty or full boundary is not at fault: it reports `starved`, and its
+ * progress is not held against it. A stage that stands outside a wait with work in hand is. How long
+ * it may stand grows with the largest piece of work between two signs of progress (one layer of the
+ * rows in flight, at one arithmetic operation a nanosecond: slow hardware, not a hung one). */
+#include "coordinator/engine/engine.h"
+
+#include "common/clock.h"
+
+#include <signal.h>
+#include <string.h>
+#include <stdio.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define SIGNAL_GRACE_MS 400
+
+static uint64_t weight_count(const layer_desc *l)
+{
+    const tensor_ref *all[] = {&l->attn_q,      &l->attn_k,   &l->attn_v,  &l->attn_output,
+                               &l->ffn_gate,    &l->ffn_up,   &l->ffn_down};
+    uint64_t n = 0;
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        if (all[i]->t != NULL) n += all[i]->t->dim[0] * all[i]->t->dim[1];
+    return n;
+}
+
+static uint64_t piece_ns(const pipeline *p)
+{
+    uint64_t rows = 1;
+    for (uint32_t i = 0; i < p->window; i++)
+        if (p->flights[i].seq != 0 && p->flights[i].n_rows > rows) rows = p->flights[i].n_rows;
+    const model_desc *m = p->model;
+    uint64_t layer = 2 * weight_count(&m->layer[0]) + 4ull * p->plan.n_ctx * m->n_heads * m->n_head;
+    uint64_t head = 2ull * m->n_vocab * m->n_embd;
+    return rows * (layer > head ? layer : head);
+}
+
+static const char *phase_words(const pipeline *p, uint32_t s)
+{
+    if (p->phase == PHASE_STARTING) return p->stage[s].loaded ? "after loading" : "while loading";
+    if (p->phase == PHASE_PROBING) return "in the byte probe";
+    return p->n_flights > 0 ? "in a step" : "idle";
+}
+
+status supervise_lost(pipeline *p, uint32_t s, errmsg *e)
+{
+    stage_slot *t = &p->stage[s];
+    int w = t->process.wait_status;
+    char how[64];
+    child_describe(&t->process, how, sizeof how);
+    /* A signal to the whole group reaches us too, perhaps a moment later. */
+    bool asked = WIFSIGNALED(w) && (WTERMSIG(w) == SIGTERM || WTERMSIG(w) == SIGINT ||
+                                    WTERMSIG(w) == SIGHUP || WTERMSIG(w) == SIGQUIT);
+    for (int ms = 0; asked && ms < SIGNAL_GRACE_MS; ms += 10) {
+        if (interrupt_asked(p)) return ST_INTERRUPTED;
+        usleep(10000);
+    }
+    errmsg changed = {0};
+    /* A file cut short under a mapping is a SIGBUS there. */
+    const char *hint = "";
+    if (gguf_unchanged(p->file, &changed) != ST_OK) hint = "; its model file changed on disk";
+    return errmsg_set(e, ST_STAGE_LOST, "stage %u (pid %d, layers %u-%u) was lost %s: %s%s", s,
+                      t->pid, p->plan.stage[s].layer_begin,
+                      p->plan.stage[s].layer_end - 1, phase_words(p, s), how, hint);
+}
+
+/* Time that a watched word has stood still, bounded by what we ourselves were awake for. */
+static uint64_t stood_still(uint64_t now_value, uint64_t *seen, uint64_t *still_ns, uint64_t elapsed_ns)
+{
+    if (now_value != *seen)
+        *still_ns = 0;
+    else
+        *still_ns += elapsed_ns;
+    *seen = now_value;
+    return *still_ns;
+}
+
+static bool has_work(const pipeline *p, uint32_t s, const stage_words *w)
+{
+    if (p->phase == PHASE_STARTING) return !p->stage[s].loaded;
+    if (p->phase == PHASE_PROBING) return !p->stage[s].probed;
+    return atomic_load_explicit(&w->step_done, memory_order_acquire) + 1 < p->next_seq;
+}
+
+/* One line about stage s that stands still. */
+static status standing(const pipeline *p, uint32_t s, const char *what, uint64_t still_ns,
+                       uint64_t limit_ns, const char *flag, errmsg *e)
+{
+    const stage_slot *t = &p->stage[s];
+    int stop = child_stopped_by(&t->process);
+    char stopped[48] = "";
+    if (stop != 0) snprintf(stopped, sizeof stopped, "; it is stopped by SIG%s", sigabbrev_np(stop));
+    return errmsg_set(e, ST_STAGE_LOST,
+                      "stage %u (pid %d, layers %u-%u) %s for %.1f s %s, %.1f s after its start (limit "
+                      "%.1f s, %s)%s",
+                      s, t->pid, p->plan.stage[s].layer_begin,
+                      p->plan.stage[s].layer_end - 1, what, (double)still_ns / NS_PER_S,
+                      phase_words(p, s), (double)(now_ns() - t->start_ns) / NS_PER_S,
+                      (double)limit_ns / NS_PER_S, flag, stopped);
+}
+
+static status moving(pipeline *p, uint32_t s, uint64_t elapsed_ns, errmsg *e)
+{
+    stage_slot *t = &p->stage[s];
+    const stage_words *w = &p->block->stage[s];
+    bool starting = p->phase == PHASE_STARTING;
+    uint64_t hang_ns = p->o.hang_timeout_ms * NS_PER_MS;
+    uint64_t limit_ns = starting ? p->o.start_timeout_ms * NS_PER_MS : hang_ns + piece_ns(p);
+
+    uint64_t beat_still = stood_still(atomic_load_explicit(&w->heartbeat, memory_order_relaxed),
+                                      &t->seen_heartbeat, &t->still_heartbeat_ns, elapsed_ns);
+    uint64_t still = stood_still(atomic_load_explicit(&w->progress, memory_order_acquire),
+                                 &t->seen_progress, &t->still_progress_ns, elapsed_ns);
+    bool starved = atomic_load_explicit(&w->starved, memory_order_relaxed) != STARVED_NO;
+    if (!has_work(p, s, w) || (starved && !starting)) t->still_progress_ns = still = 0;
+
+    if (t->hello && beat_still > hang_ns)
+        return standing(p, s, "has not answered", beat_still, hang_ns, "--hang-timeout", e);
+    if (still > limit_ns && starting)
+        return standing(p, s, "did not start: no progress", still, limit_ns, "--start-timeout", e);
+    if (still > limit_ns)
+        return standing(p, s, "has made no progress", still, limit_ns, "--hang-timeout", e);
+    return ST_OK;
+}
+
+status supervise(pipeline *p, uint64_t elapsed_ns, errmsg *e)
+{
+    for (uint32_t s = 0; s < p->n_stages; s++)
+        if (child_reap(&p->stage[s].process)) return supervise_lost(p, s, e);
+    for (uint32_t s = 0; s < p->n_stages; s++) TRY(moving(p, s, elapsed_ns, e));
+    return ST_OK;
+}

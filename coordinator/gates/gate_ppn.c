@@ -1,0 +1,369 @@
+/* ppn: one stage = N stages, whatever the cuts; serial = pipelined = flipped between two steps.
+ *
+ * The work, in rows: a prompt in chunks, greedy decode, sampled decode, then a burst of given
+ * tokens as deferred steps, several in flight. Three arms per pipeline:
+ *
+ *   serial     overlap off, one step in flight: slot 0 alone, no stage meets another
+ *   pipelined  both on: both slots, and stages must meet inside their layers, in prompt and burst
+ *   flipped    both doors change between steps, while deferred steps are in flight
+ *
+ * The reference walks the serial way with the door shut, and once more the pipelined way. */
+#include "common/clock.h"
+#include "coordinator/gates/gate_count.h"
+#include "coordinator/gates/gate_pipe.h"
+#include "coordinator/gates/gate_record.h"
+#include "coordinator/commands/random_tokens.h"
+
+#include <stdlib.h>
+
+#define IN_FLIGHT_MAX 8u
+#define TEMPERATURE   0.9f
+
+typedef struct {
+    const char *name;
+    bool pipelined, flips;
+} way;
+
+static const way serial = {.name = "serial"};
+static const way pipelined = {.name = "pipelined", .pipelined = true};
+static const way flipped = {.name = "flipped", .flips = true};
+
+/* What one gate holds. */
+typedef struct {
+    const gate_context *g;
+    uint32_t *tokens; /* prompt, then the burst */
+    uint32_t n_rows, n_burst, chunk;
+    gate_record reference, got;
+} work;
+
+/* What one walk counted, beside the record. */
+typedef struct {
+    uint64_t chunks, steps;
+    uint64_t prompt_overlaps, burst_overlaps;
+} walked;
+
+static uint64_t overlaps_now(const pipeline *p)
+{
+    gate_counts c;
+    gate_counts_take(&c, p);
+    return gate_counts_overlaps(&c);
+}
+
+static void set_doors(pipeline *p, const work *w, bool on)
+{
+    step_doors d = gate_doors(w->g, w->chunk, on, on);
+    pipeline_set_step_doors(p, &d);
+}
+
+static status walk_prompt(work *w, pipeline *p, session *s, const way *how, uint32_t *next,
+                          walked *done, errmsg *e)
+{
+    uint32_t n = w->g->n_prompt;
+    uint32_t first = how->flips ? n / 2 : n;
+    set_doors(p, w, how->pipelined || how->flips);
+    TRY(session_prime(s, w->tokens, first, gate_record_rows(&w->got, 0, first), next, e));
+    done->chunks += (first + w->chunk - 1) / w->chunk;
+    if (first < n) {
+        set_doors(p, w, false);
+        TRY(session_prime(s, w->tokens + first, n - first,
+                          gate_record_rows(&w->got, first, n - first), next, e));
+        done->chunks += (n - first + w->chunk - 1) / w->chunk;
+    }
+    w->got.tokens[n - 1] = *next;
+    done->steps += done->chunks;
+    return ST_OK;
+}
+
+static status walk_decode(work *w, pipeline *p, session *s, const way *how, uint32_t row,
+                          uint32_t *next, walked *done, errmsg *e)
+{
+    for (uint32_t i = 0; i < w->g->n_decode; i++) {
+        if (how->flips) set_doors(p, w, i % 2 == 0);
+        TRY(session_step(s, *next, gate_record_rows(&w->got, row + i, 1), next, e));
+        w->got.tokens[row + i] = *next;
+        done->steps++;
+    }
+    return ST_OK;
+}
+
+/* Given tokens, several steps in flight (serially: one). */
+static status walk_burst(work *w, pipeline *p, session *s, const way *how, uint32_t row,
+                         walked *done, errmsg *e)
+{
+    pending *in_flight[IN_FLIGHT_MAX];
+    uint32_t issued = 0, drained = 0, most = how->pipelined || how->flips ? IN_FLIGHT_MAX : 1;
+    status st = ST_OK;
+    while (drained < w->n_burst) {
+        while (issued < w->n_burst && issued - drained < most) {
+            if (how->flips) set_doors(p, w, issued % 3 != 0);
+            TRY_DONE(st, session_step_deferred(s, w->tokens[w->g->n_prompt + issued],
+                                               &in_flight[issued % IN_FLIGHT_MAX], e));
+            issued++;
+        }
+        uint32_t i = drained++;
+        TRY_DONE(st, pending_logits_wait(in_flight[i % IN_FLIGHT_MAX],
+                                         gate_record_rows(&w->got, row + i, 1),
+                                         &w->got.tokens[row + i], e));
+        done->steps++;
+    }
+done:
+    while (drained < issued)
+        pending_drop(in_flight[drained++ % IN_FLIGHT_MAX]);
+    return st;
+}
+
+/* The whole work in a session of its own, into w->got. */
+static status walk(work *w, pipeline *p, const way *how, walked *done, errmsg *e)
+{
+    gate_record_clear(&w->got);
+    *done = (walked){0};
+    uint32_t next, row = w->g->n_prompt;
+    sampler_params sampler = sampler_default();
+    session *s = NULL;
+    status st = ST_OK;
+    TRY_DONE(st, session_open(p, &sampler, &s, e));
+    uint64_t overlaps = overlaps_now(p);
+    TRY_DONE(st, walk_prompt(w, p, s, how, &next, done, e));
+    done->prompt_overlaps = overlaps_now(p) - overlaps;
+    TRY_DONE(st, walk_decode(w, p, s, how, row, &next, done, e));
+    row += w->g->n_decode;
+    sampler.temperature = TEMPERATURE;
+    sampler.seed = w->g->seed;
+    session_set_sampler(s, &sampler);
+    TRY_DONE(st, walk_decode(w, p, s, how, row, &next, done, e));
+    row += w->g->n_decode;
+    overlaps = overlaps_now(p);
+    TRY_DONE(st, walk_burst(w, p, s, how, row, done, e));
+    done->burst_overlaps = overlaps_now(p) - overlaps;
+done:
+    if (s != NULL) session_drop(s);
+    return st;
+}
+
+/* --- arms ---------------------------------------------------------------------------------- */
+
+/* Walk `how` on p, which should be of n_stages; `as` is what the arm is judged as. */
+static status arm_walk(work *w, pipeline *p, gate_arm *a, uint32_t n_stages, const way *how,
+                       const way *as, errmsg *e)
+{
+    bool must_meet = n_stages > 1 && as->pipelined;
+    bool may_meet = n_stages > 1 && (as->pipelined || as->flips);
+    walked done;
+    uint64_t in_prompt = 0, in_burst = 0; /* over all tries */
+    uint64_t begin = now_ns();
+    while (gate_may_try(a, begin)) {
+        gate_counts before;
+        gate_arm_again(a);
+        gate_counts_take(&before, p);
+        TRY(walk(w, p, how, &done, e));
+        gate_record_compare(a, &w->reference, &w->got, 0, w->n_rows);
+        gate_expect x = {.n_stages = n_stages,
+                         .row_bytes = w->g->model.row_bytes,
+                         .rows = w->n_rows,
+                         .chunks = done.chunks,
+                         .steps = done.steps,
+                         .slots = may_meet ? SLOTS_BOTH : SLOTS_FIRST_ONLY};
+        gate_counts_check(a, p, &before, &x);
+        if (!may_meet && a->overlaps > 0)
+            gate_arm_red(a, "stages met inside their layers %llu times, and should not",
+                         (unsigned long long)a->overlaps);
+        in_prompt += done.prompt_overlaps;
+        in_burst += done.burst_overlaps;
+        if (!must_meet || (in_prompt > 0 && in_burst > 0)) return ST_OK;
+    }
+    if (a->green)
+        gate_arm_red(a, "no two stages were inside their layers at once in the %s, in %u tries",
+                     in_prompt == 0 ? "prompt" : "deferred steps", a->tries);
+    return ST_OK;
+}
+
+/* The same; a fault is the arm's red, unless it ends the gate. */
+static status arm_run(work *w, pipeline *p, gate_arm *a, uint32_t n_stages, const way *how,
+                      const way *as, errmsg *e)
+{
+    errmsg why = {0};
+    status s = arm_walk(w, p, a, n_stages, how, as, &why);
+    if (s == ST_OK) return ST_OK;
+    if (gate_fatal(s)) return errmsg_set(e, s, "%s", why.text);
+    gate_arm_red(a, "%s", why.text);
+    return ST_OK;
+}
+
+/* Open for an arm: a fault is its red, and *p is NULL. */
+static status arm_open(work *w, pipeline **p, gate_arm *a, const gate_cuts *c,
+                       const gate_setup *setup, errmsg *e)
+{
+    errmsg why = {0};
+    status s = gate_pipe_open(p, w->g, c, setup, &why);
+    if (s == ST_OK) {
+        a->cuts = pipeline_plan(*p)->cuts;
+        return ST_OK;
+    }
+    if (gate_fatal(s)) return errmsg_set(e, s, "%s", why.text);
+    gate_arm_red(a, "%u stages did not start: %s", c->n_stages, why.text);
+    return ST_OK;
+}
+
+static gate_setup setup_of(const work *w)
+{
+    return (gate_setup){.n_chunk = w->chunk};
+}
+
+/* One set of cuts: its three arms, on one pipeline. */
+static status cuts_run(work *w, const gate_cuts *c, errmsg *e)
+{
+    const way *ways[] = {&serial, &pipelined, &flipped};
+    gate_setup setup = setup_of(w);
+    pipeline *p = NULL;
+    gate_arm a;
+    gate_arm_begin(&a, "ppn", "start");
+    TRY(arm_open(w, &p, &a, c, &setup, e));
+    if (p == NULL) {
+        gate_report_arm(w->g->report, &a);
+        return ST_OK;
+    }
+    status s = ST_OK;
+    for (uint32_t i = 0; i < sizeof ways / sizeof *ways; i++) {
+        gate_arm_begin(&a, "ppn", "%s", ways[i]->name);
+        a.cuts = pipeline_plan(p)->cuts;
+        TRY_DONE(s, arm_run(w, p, &a, c->n_stages, ways[i], ways[i], e));
+        gate_report_arm(w->g->report, &a);
+    }
+done:
+    pipeline_close(p);
+    return s;
+}
+
+/* The reference is an arm too: its counters must be right, and have arrived before the next arm's
+ * begin to count. */
+static status reference_walk(work *w, pipeline *p, gate_arm *a, errmsg *e)
+{
+    gate_counts before;
+    walked done;
+    gate_arm_begin(a, "ppn", "reference");
+    gate_arm_again(a);
+    a->cuts = pipeline_plan(p)->cuts;
+    gate_counts_take(&before, p);
+    TRY(walk(w, p, &serial, &done, e));
+    gate_record first = w->got;
+    w->got = w->reference;
+    w->reference = first;
+    gate_expect x = {.n_stages = 1, .rows = w->n_rows, .chunks = done.chunks, .steps = done.steps};
+    gate_counts_check(a, p, &before, &x);
+    return ST_OK;
+}
+
+/* The reference, into w->reference; then the door stays shut and everything else is on. */
+static status reference_run(work *w, errmsg *e)
+{
+    gate_setup setup = setup_of(w);
+    gate_cuts one = gate_cuts_even(1);
+    pipeline *p;
+    gate_arm a;
+    TRY(gate_pipe_open(&p, w->g, &one, &setup, e));
+    status s = reference_walk(w, p, &a, e);
+    if (s == ST_OK && !w->g->canary) {
+        gate_report_arm(w->g->report, &a);
+        gate_arm_begin(&a, "ppn", "pipelined");
+        a.cuts = pipeline_plan(p)->cuts;
+        s = arm_run(w, p, &a, 1, &pipelined, &pipelined, e);
+        if (s == ST_OK) gate_report_arm(w->g->report, &a);
+    }
+    pipeline_close(p);
+    return s;
+}
+
+/* --- canaries ------------------------------------------------------------------------------ */
+
+typedef struct {
+    const char *broken, *fault;
+    bool one_stage; /* runs with the door shut */
+    const way *how; /* walks this way where `as` is expected */
+    const way *as;
+    const char *because; /* what the gate must say */
+} canary;
+
+static const canary canaries[] = {
+    {.broken = "stage 0 flips one bit of what it sends in a prompt step",
+     .fault = "stage=0,at=prime,kind=corrupt",
+     .how = &serial,
+     .as = &serial,
+     .because = "values differ"},
+    {.broken = "stage 0 flips one bit of what it sends in a decode step",
+     .fault = "stage=0,at=decode,kind=corrupt",
+     .how = &serial,
+     .as = &serial,
+     .because = "values differ"},
+    {.broken = "one stage runs where several should",
+     .one_stage = true,
+     .how = &serial,
+     .as = &serial,
+     .because = "expected"},
+    {.broken = "the pipelined arm is walked serially",
+     .how = &serial,
+     .as = &pipelined,
+     .because = "nothing crossed in slot 1"},
+    {.broken = "the serial arm is walked pipelined",
+     .how = &pipelined,
+     .as = &serial,
+     .because = "slot 1"},
+};
+
+static status canary_run(work *w, const gate_cuts *c, const canary *k, errmsg *e)
+{
+    gate_setup setup = setup_of(w);
+    setup.fault = k->fault;
+    gate_cuts one = gate_cuts_even(1);
+    pipeline *p;
+    gate_arm a;
+    gate_arm_begin(&a, "ppn", "%s", k->as->name);
+    TRY(gate_pipe_open(&p, w->g, k->one_stage ? &one : c, &setup, e));
+    a.cuts = pipeline_plan(p)->cuts;
+    status s = arm_run(w, p, &a, c->n_stages, k->how, k->as, e);
+    pipeline_close(p);
+    if (s == ST_OK) gate_report_canary(w->g->report, &a, k->broken, k->because);
+    return s;
+}
+
+/* --- the gate ------------------------------------------------------------------------------ */
+
+static status work_open(work *w, const gate_context *g, errmsg *e)
+{
+    *w = (work){.g = g, .n_burst = gate_burst(g), .chunk = gate_chunk(g)};
+    w->n_rows = g->n_prompt + 2 * g->n_decode + w->n_burst;
+    uint32_t n_tokens = g->n_prompt + w->n_burst;
+    w->tokens = malloc(n_tokens * sizeof *w->tokens);
+    if (w->tokens == NULL) return errmsg_set(e, ST_RESOURCES, "no memory for %u tokens", n_tokens);
+    random_tokens(w->tokens, n_tokens, g->model.n_vocab, g->seed);
+    TRY(gate_record_open(&w->reference, w->n_rows, g->model.n_vocab, e));
+    return gate_record_open(&w->got, w->n_rows, g->model.n_vocab, e);
+}
+
+static void work_close(work *w)
+{
+    free(w->tokens);
+    gate_record_close(&w->reference);
+    gate_record_close(&w->got);
+}
+
+status gate_ppn(const gate_context *g, errmsg *e)
+{
+    work w;
+    gate_cuts *cuts = NULL;
+    uint32_t n_cuts;
+    status s = work_open(&w, g, e);
+    if (s != ST_OK) goto done;
+    TRY_DONE(s, gate_cuts_all(&cuts, &n_cuts, g, e));
+    TRY_DONE(s, reference_run(&w, e));
+    if (g->canary) {
+        for (uint32_t i = 0; i < sizeof canaries / sizeof *canaries; i++)
+            TRY_DONE(s, canary_run(&w, &cuts[0], &canaries[i], e));
+    } else {
+        for (uint32_t i = 0; i < n_cuts; i++)
+            TRY_DONE(s, cuts_run(&w, &cuts[i], e));
+    }
+done:
+    free(cuts);
+    work_close(&w);
+    return s;
+}

@@ -1,0 +1,94 @@
+#include "coordinator/machine/gpus.h"
+
+#include "common/clock.h"
+#include "coordinator/engine/child.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <poll.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#define TEXT_BYTES 16384u
+
+static status find_program(char *path, size_t bytes, errmsg *e)
+{
+    ssize_t n = readlink("/proc/self/exe", path, bytes - 16);
+    char *slash = n > 0 ? memrchr(path, '/', (size_t)n) : NULL;
+    if (slash == NULL)
+        return errmsg_set(e, ST_RESOURCES, "cannot find out where this program lies");
+    strcpy(slash + 1, "memra-stage");
+    if (access(path, X_OK) == 0) return ST_OK;
+    return errmsg_set(e, ST_RESOURCES, "cannot run %s: %s", path, strerror(errno));
+}
+
+/* All that comes until the other end is closed, terminated. */
+static status read_all(int fd, char *text, uint32_t limit_ms, errmsg *e)
+{
+    uint64_t deadline = now_ns() + limit_ms * NS_PER_MS;
+    size_t n = 0;
+    for (;;) {
+        uint64_t now = now_ns();
+        struct pollfd p = {.fd = fd, .events = POLLIN};
+        int ready = now < deadline ? poll(&p, 1, (int)((deadline - now) / NS_PER_MS + 1)) : 0;
+        if (ready < 0 && errno == EINTR) continue;
+        if (ready <= 0)
+            return errmsg_set(e, ST_RESOURCES, "memra-stage --probe gave no answer in %u ms",
+                              limit_ms);
+        ssize_t got = read(fd, text + n, TEXT_BYTES - 1 - n);
+        if (got < 0 && errno == EINTR) continue;
+        if (got <= 0) break;
+        n += (size_t)got;
+    }
+    text[n] = '\0';
+    return ST_OK;
+}
+
+static bool parse_gpu(gpu *g, const char *line)
+{
+    return sscanf(line,
+                  "gpu %" SCNu32 " %47s %" SCNu32 ".%" SCNu32 " %" SCNu64 " %" SCNu64 " %63[^\n]",
+                  &g->ordinal, g->uuid, &g->major, &g->minor, &g->memory_bytes,
+                  &g->memory_free_bytes, g->name) == 7;
+}
+
+static status parse(gpu_list *out, const char *text, errmsg *e)
+{
+    int n;
+    const char *line = text;
+    bool fine = sscanf(line, "cuda %d", &n) == 1 && n >= -1 && n <= (int)GPUS_MAX;
+    for (int i = 0; fine && i < n; i++) {
+        line = strchr(line, '\n');
+        fine = line != NULL && parse_gpu(&out->at[i], ++line);
+    }
+    if (!fine) {
+        *out = (gpu_list){0};
+        return errmsg_set(e, ST_RESOURCES,
+                          "memra-stage --probe says '%.40s', which is no device list", text);
+    }
+    out->built = n >= 0;
+    out->n = n > 0 ? (uint32_t)n : 0;
+    return ST_OK;
+}
+
+status gpus_read(gpu_list *out, uint32_t limit_ms, errmsg *e)
+{
+    char path[4096], fd_text[12], text[TEXT_BYTES];
+    int ends[2];
+    *out = (gpu_list){0};
+    TRY(find_program(path, sizeof path, e));
+    if (pipe2(ends, O_CLOEXEC) != 0)
+        return errmsg_set(e, ST_RESOURCES, "pipe: %s", strerror(errno));
+    snprintf(fd_text, sizeof fd_text, "%d", ends[1]);
+    char *const argv[] = {path, "--probe", fd_text, NULL};
+    child c;
+    status s = child_start(&c, argv, &ends[1], 1, e);
+    close(ends[1]);
+    if (s == ST_OK) s = read_all(ends[0], text, limit_ms, e);
+    close(ends[0]);
+    child_destroy(&c);
+    TRY(s);
+    return parse(out, text, e);
+}
