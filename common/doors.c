@@ -288,7 +288,7 @@ static status check_together(doors *d, const door_values *v, errmsg *e)
         return refuse_beside(&splits, v, DOOR_STAGES, "has a wrong number of cuts for");
     }
     bool lone_auto = d->n_devices == 1 && d->device[0].kind == DEVICE_AUTO;
-    if (d->n_devices != 0 && d->n_devices != d->n_stages && !lone_auto) {
+    if (d->n_devices != 0 && d->n_devices != d->n_stages && !lone_auto && !v->stages_elsewhere) {
         return refuse_beside(&devices, v, DOOR_STAGES, "has a wrong number of devices for");
     }
     for (uint32_t i = 0; i < d->faults.n; i++) {
@@ -359,4 +359,13 @@ status doors_parse(doors *out, const door_values *v, errmsg *e)
     status s = parse_all(out, v, e);
     if (s != ST_OK) *out = doors_default();
     return s;
+}
+
+void doors_deal_devices(doors *d)
+{
+    bool lone_auto = d->n_devices == 1 && d->device[0].kind == DEVICE_AUTO;
+    if (d->n_devices == 0 || lone_auto) return;
+    for (uint32_t s = d->n_devices; s < d->n_stages; s++)
+        d->device[s] = d->device[s % d->n_devices];
+    d->n_devices = d->n_stages;
 }

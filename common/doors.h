@@ -99,6 +99,8 @@ const door_info *doors_table(uint32_t *n);
 typedef struct {
     const char *value[DOOR_COUNT];
     bool from_flag[DOOR_COUNT];
+    bool stages_elsewhere; /* the caller has a stage count of its own: the number of devices is not
+                              compared with STAGES; see doors_deal_devices */
 } door_values;
 
 /* Read the environment into *v (borrowed strings). */
@@ -116,5 +118,9 @@ doors doors_default(void);
 /* Parse and check everything that can be checked without a model. ST_BAD_DOOR with *e; *out is
  * doors_default() then. */
 MUST_USE status doors_parse(doors *out, const door_values *v, errmsg *e);
+
+/* Give each of n_stages a device when another number was named: the list, dealt out in turn (none
+ * named, or auto alone: stays so). */
+void doors_deal_devices(doors *d);
 
 #endif

@@ -119,19 +119,22 @@ static status test_run(bench_state *b, bench_test *t, errmsg *e)
 
 /* --- before anything is started ---------------------------------------------------------------- */
 
-/* The person's doors with n_stages: cuts and devices that were named for another number do not
- * apply. */
+/* The person's doors with n_stages: cuts that were named for another number do not apply, devices are
+ * dealt out in turn. */
 static doors doors_for(const bench_request *q, uint32_t n_stages)
 {
     doors d = q->common->doors;
     if (q->listed) d.from_flag[DOOR_STAGES] = true;
-    if (n_stages == d.n_stages) return d;
+    if (n_stages == d.n_stages) {
+        doors_deal_devices(&d);
+        return d;
+    }
     d.n_stages = n_stages;
     d.stages_set = n_stages > 1;
     if (d.splits == SPLITS_LIST) d.splits = SPLITS_EVEN;
     d.split_old = false;
     d.n_cuts = 0;
-    if (!(d.n_devices == 1 && d.device[0].kind == DEVICE_AUTO)) d.n_devices = 0;
+    doors_deal_devices(&d);
     return d;
 }
 

@@ -159,6 +159,7 @@ static status finish(line *l, const shared_texts *t)
     TRY(check_names(c, l->e));
     c->start_timeout_s = (double)t->start_timeout_s;
     c->hang_timeout_s = (double)t->hang_timeout_s;
+    l->values.stages_elsewhere = option_find(l->own, l->n_own, "stages", 6, 0) != NULL;
     TRY(doors_parse(&c->doors, &l->values, l->e));
     if (c->model == NULL) {
         static char demo[PATH_MAX];

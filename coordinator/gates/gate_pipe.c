@@ -179,19 +179,6 @@ status gate_cuts_few(gate_cuts out[4], uint32_t *n, const gate_context *g, errms
 
 /* --- opening ------------------------------------------------------------------------------- */
 
-/* Devices named for another number of stages are dealt out in turn, so that what is compared runs on
- * the same backend. */
-static void deal_devices(doors *d)
-{
-    if (d->n_devices == 0 || d->n_devices == d->n_stages ||
-        (d->n_devices == 1 && d->device[0].kind == DEVICE_AUTO)) {
-        return;
-    }
-    for (uint32_t s = d->n_devices; s < d->n_stages; s++)
-        d->device[s] = d->device[s % d->n_devices];
-    d->n_devices = d->n_stages;
-}
-
 /* The person's doors with these cuts; faults are for the arms: what they are compared with runs
  * undisturbed. */
 static status doors_for(doors *out, const doors *given, const gate_cuts *c, const gate_setup *setup,
@@ -204,7 +191,7 @@ static status doors_for(doors *out, const doors *given, const gate_cuts *c, cons
     out->split_old = false;
     out->n_cuts = c->splits == SPLITS_LIST ? c->n_stages - 1 : 0;
     memcpy(out->cut, c->cut, sizeof out->cut);
-    deal_devices(out);
+    doors_deal_devices(out);
     if (setup->transport != TRANSPORT_AUTO) out->transport = setup->transport;
     if (c->n_stages == 1) {
         out->faults.n = 0;
