@@ -7,9 +7,9 @@
  *
  * Sums of products: sixteen f32 lanes, zero at first; term i goes to lane i mod 16 by one fused
  * multiply-add, i ascending; a lane without a term at the end is left as it is; then the tree
- * (l, l+8), (l, l+4), (l, l+2), (l, l+1). Stored types are converted to f32 exactly first (Q8_0:
- * d * q, exact in f32). This is the order of matmul (terms w[o,i] x[r,i]; a bias is added to the
- * tree's result), of rms_norm (x[i] x[i]) and of attention's scores (q[i] k[j,i]).
+ * (l, l+8), (l, l+4), (l, l+2), (l, l+1). Stored types are converted to f32 first, exactly or, the
+ * quantised ones, as quant.h says. This is the order of matmul (terms w[o,i] x[r,i]; a bias is
+ * added to the tree's result), of rms_norm (x[i] x[i]) and of attention's scores (q[i] k[j,i]).
  *
  * Weights, biases and stored values may lie at any address (a model file maps them so); f32
  * activations are aligned as floats. The rounding mode is to nearest, denormals are not flushed.
@@ -40,8 +40,8 @@ typedef struct {
     /* a = fma(gate * gate, GELU_C3, GELU_C1); (gate / (1 + fm_expf(gate * a))) * up (gelu.h) */
     void (*gelu_mul)(float *out, const float *gate, const float *up, uint64_t n);
     void (*add)(float *x, const float *y, uint64_t n);
-    /* n stored values to f32 and back (F32, F16, BF16 both ways, round to nearest even; Q8_0 only
-     * to f32; n a multiple of the block). */
+    /* n stored values to f32 and back (F32, F16, BF16 both ways, round to nearest even; quantised
+     * types only to f32, n a multiple of the block). */
     void (*to_f32)(float *out, const void *in, dtype type, uint64_t n);
     void (*from_f32)(void *out, dtype type, const float *in, uint64_t n);
     /* Pair (a, b) turns to (fma(a, cos, -(b * sin)), fma(b, cos, a * sin)). */

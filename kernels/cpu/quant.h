@@ -6,8 +6,8 @@
  *
  * q is an integer of at most 8 bits, s and m are products of the block's f16 scales and small
  * integers. Those products and s * q are exact, so a value is the f32 nearest to what is stored,
- * and an infinite or NaN scale gives what IEEE says. All instruction sets compute it so, for products
- * and embeddings alike.
+ * and an infinite or NaN scale gives what IEEE says. All instruction sets compute it so, for
+ * products and embeddings alike.
  *
  * The layouts (GGUF specification; offsets in bytes; nibble: low 4 bits, then high; f16 d, dmin):
  *
@@ -18,8 +18,8 @@
  *     Q8_0   d 0, q 2[32]              s = d, q signed
  *     IQ4_NL d 0, q 2[16]              as Q4_0, q an index into QUANT_IQ4_VALUES
  *   256 values, in groups of 16 or 32 with a scale each:
- *     Q2_K   scale 0[16], q 16[64], d 80, dmin 82       groups of 16; s = d * low nibble, m = -dmin *
- *            high nibble of scale
+ *     Q2_K   scale 0[16], q 16[64], d 80, dmin 82       groups of 16; s = d * low nibble,
+ *            m = -dmin * high nibble of scale
  *     Q3_K   high 0[32], q 32[64], scale 96[12], d 108  groups of 16; s = d * (scale - 32), q - 4
  *     Q4_K   d 0, dmin 2, scale 4[12], q 16[128]        groups of 32; s = d * scale,
  *            m = -dmin * min

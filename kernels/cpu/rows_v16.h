@@ -73,8 +73,8 @@ void ISA_NAME(gelu_mul, V16_ISA)(float *out, const float *gate, const float *up,
         v16_store(out + i, gelu_mul16(v16_load(gate + i), v16_load(up + i)));
     uint32_t rest = (uint32_t)(n - i);
     if (rest > 0)
-        v16_store_part(out + i, gelu_mul16(v16_load_part(gate + i, rest), v16_load_part(up + i, rest)),
-                       rest);
+        v16_store_part(
+            out + i, gelu_mul16(v16_load_part(gate + i, rest), v16_load_part(up + i, rest)), rest);
 }
 
 void ISA_NAME(add, V16_ISA)(float *x, const float *y, uint64_t n)

@@ -1,7 +1,8 @@
 /* kernels_bench - speed of the cpu kernels on this machine: decode products in GB/s beside a plain
  * read, prompt products in GFLOP/s, attention.
  *
- *     kernels_bench [isa [n_in n_out]]        default: auto 4096 4096
+ *     kernels_bench [isa [n_in n_out]]        default: auto 4096 4096; types of 256 values a block
+ *                                             only where n_in is a multiple of it
  *
  * Decode weights are many copies of one matrix, more than the caches hold, so that each product
  * comes from memory. Each figure is the best of several runs: the machine may be shared. */
@@ -17,7 +18,9 @@
 #define RUN_NS (300 * NS_PER_MS)
 #define ROWS_MAX 512u
 
-static const dtype types[] = {DT_F32, DT_F16, DT_BF16, DT_Q8_0};
+static const dtype types[] = {DT_F32,  DT_F16,  DT_BF16, DT_Q8_0, DT_Q4_0,
+                              DT_Q4_1, DT_Q5_0, DT_Q5_1, DT_Q2_K, DT_Q3_K,
+                              DT_Q4_K, DT_Q5_K, DT_Q6_K, DT_IQ4_NL, DT_IQ4_XS};
 
 typedef struct {
     const backend *b;
@@ -54,7 +57,7 @@ static dev_ptr get(device *d, uint64_t bytes)
     return p;
 }
 
-/* Finite values of any type: a small positive pattern in each byte or half. */
+/* Finite values of any type: a pattern in each byte that is a small f16, too. */
 static void fill(dev_ptr p, dtype type, uint64_t bytes)
 {
     unsigned char *c = (unsigned char *)(uintptr_t)p.addr;
@@ -99,6 +102,7 @@ static void bench_matmul(const char *isa, uint32_t n_threads, uint32_t n_in, uin
                plain_read_gbs((void *)(uintptr_t)weights.addr, pool_bytes));
     }
     for (uint32_t t = 0; t < sizeof types / sizeof *types; t++) {
+        if (n_in % dtype_get(types[t])->block_values != 0) continue;
         fill(weights, types[t], pool_bytes);
         uint64_t bytes = dtype_bytes(types[t], (uint64_t)n_in * n_out);
         uint64_t n_copies = pool_bytes / bytes;
@@ -118,7 +122,7 @@ static void bench_matmul(const char *isa, uint32_t n_threads, uint32_t n_in, uin
                 if (ns < best) best = ns;
             } while (now_ns() < end);
             double flops = 2.0 * n_in * n_out * rows[i];
-            printf("%-5s %u thread%s %4u rows: %7.1f GB/s %8.1f GFLOP/s\n",
+            printf("%-6s %u thread%s %4u rows: %7.1f GB/s %8.1f GFLOP/s\n",
                    dtype_get(types[t])->name, n_threads, n_threads == 1 ? " " : "s", rows[i],
                    (double)bytes / best, flops / best);
         }

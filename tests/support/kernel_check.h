@@ -21,7 +21,8 @@ float *seeded_floats(seeded *s, uint64_t n, int spread);
 /* n random stored values of a type at an odd address; *base is what to free(). n whole blocks. */
 void *seeded_stored(seeded *s, dtype type, uint64_t n, int spread, void **base);
 
-/* Where a block of a quantised type has its f16 scales: two offsets in bytes, equal if it has one. */
+/* Where a block of a quantised type has its f16 scales: two offsets in bytes, equal if there is
+ * one. */
 const uint32_t *quant_scales_at(dtype type);
 
 /* The instruction sets of this machine, ref first. Those that it lacks are told as TAP comments,
