@@ -10,6 +10,7 @@ setup() {
 }
 
 teardown() {
+    [[ -z ${READER:-} ]] || kill -KILL "$READER" 2>/dev/null || true
     memra_teardown
 }
 
