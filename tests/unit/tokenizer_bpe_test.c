@@ -4,6 +4,7 @@
 #include "common/sampler.h"
 #include "coordinator/text/tokenizer.h"
 #include "tests/support/tap.h"
+#include "tests/support/tokens.h"
 #include "tests/support/vocab_file.h"
 
 #include <math.h>
@@ -40,32 +41,13 @@ static void open_file(void)
 
 static uint32_t *encode_bytes(const char *text, uint64_t bytes, tokenize_options o, uint64_t *n)
 {
-    uint32_t *ids;
-    errmsg e;
-    errmsg_clear(&e);
-    if (tokenizer_encode(tok, text, bytes, o, &ids, n, &e) != ST_OK) fail_msg("%s", e.text);
-    assert_non_null(ids);
-    for (uint64_t i = 0; i < *n; i++)
-        assert_true(ids[i] < tokenizer_n(tok));
-    return ids;
+    return tokens_encode(tok, text, bytes, o, n);
 }
 
 static void expect_bytes(const char *text, uint64_t bytes, tokenize_options o,
                          const uint32_t *wanted)
 {
-    uint64_t n, n_wanted = 0;
-    uint32_t *ids = encode_bytes(text, bytes, o, &n);
-    while (wanted[n_wanted] != END)
-        n_wanted++;
-    bool same = n == n_wanted && memcmp(ids, wanted, n * sizeof *ids) == 0;
-    if (!same) {
-        print_message("# '%.40s' gives", text);
-        for (uint64_t i = 0; i < n && i < 40; i++)
-            print_message(" %u", ids[i]);
-        print_message("\n");
-    }
-    free(ids);
-    assert_true(same);
+    tokens_expect(tok, text, bytes, o, wanted, END);
 }
 
 static void expect(const char *text, tokenize_options o, const uint32_t *wanted)
