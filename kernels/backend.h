@@ -168,6 +168,10 @@ typedef struct {
     status (*kv_wipe_block)(backend_queue *q, const kv_args *kv, uint32_t block);
 } backend;
 
+/* Whether every table of this build has `op` on type t: the ops that read no weight matrix (OP_EMBED
+ * and OP_MATMUL are each table's own to answer; false here). */
+bool backend_takes(op_kind op, dtype t);
+
 /* The cpu table. */
 const backend *backend_cpu(void);
 

@@ -157,20 +157,9 @@ static bool supports(const backend_device *d, op_kind op, dtype t)
     case OP_EMBED:
     case OP_MATMUL:
         return cuda_weight_type(t);
-    case OP_KV_WRITE:
-    case OP_ATTENTION:
-        return t == DT_F32 || t == DT_F16 || t == DT_BF16;
-    case OP_RMS_NORM:
-    case OP_ROPE:
-    case OP_SILU_MUL:
-    case OP_GELU_MUL:
-    case OP_ADD:
-    case OP_CHECK_FINITE:
-        return t == DT_F32;
-    case OP_COPY:
-        return dtype_get(t) != NULL;
+    default:
+        return backend_takes(op, t);
     }
-    return false;
 }
 
 static status device_alloc(backend_device *d, dev_ptr *out, uint64_t bytes, errmsg *e)
