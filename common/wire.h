@@ -69,7 +69,6 @@ typedef struct {
     int32_t model_fd[GGUF_FILES_MAX];
     uint32_t wait_limit_ms;          /* boundary waits give up after this; longer than the
                                         coordinator's own deadline */
-    uint32_t log_level;
     char isa[16];
     char cuda_uuid[48];
     char fault[WIRE_TEXT_BYTES];

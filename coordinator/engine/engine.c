@@ -120,8 +120,7 @@ static status on_message(pipeline *p, uint32_t s, const void *frame, errmsg *e)
         return errmsg_set(e, code, "stage %u (pid %d): %s", s, p->stage[s].pid, f->text);
     }
     case WIRE_BYE:
-        p->stage[s].bye = true;
-        return ST_OK;
+        return ST_OK; /* its exit is what counts */
     default:
         break;
     }

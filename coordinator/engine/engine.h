@@ -30,7 +30,7 @@ typedef struct {
     void *socket;               /* ZMQ_PAIR, bound by us */
     char endpoint[128];
     uint32_t epoch;
-    bool hello, loaded, probed, bye;
+    bool hello, loaded, probed;
     wire_loaded facts;
     uint64_t start_ns, loaded_ns;
     /* supervision: what was seen last and for how long it has not changed */
@@ -68,7 +68,6 @@ struct pending {
 typedef struct {
     uint64_t seq;               /* 0: free */
     request *owner;
-    uint64_t first_row;         /* of the request */
     uint32_t n_rows;
     uint32_t n_readback;
     uint32_t *readback;         /* [n_readback] rows, and which request row each is for */

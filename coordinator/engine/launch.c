@@ -165,8 +165,7 @@ status launch_config(pipeline *p, uint32_t s, errmsg *e)
                      .in_fd = boundary_in(p, s),
                      .out_fd = boundary_out(p, s),
                      .n_model_fds = gguf_n_files(p->file),
-                     .wait_limit_ms = STAGE_WAIT_LIMIT_MS,
-                     .log_level = (uint32_t)log_level_now()};
+                     .wait_limit_ms = STAGE_WAIT_LIMIT_MS};
     snprintf(c.build, sizeof c.build, "%s", MEMRA_BUILD_ID);
     for (uint32_t i = 0; i < c.n_model_fds; i++) c.model_fd[i] = gguf_fd(p->file, i);
     snprintf(c.isa, sizeof c.isa, "%s", p->o.isa != NULL ? p->o.isa : "auto");

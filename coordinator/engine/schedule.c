@@ -176,7 +176,6 @@ static status issue(pipeline *p, request *r, errmsg *e)
     uint32_t n_rows = chunk_rows(p, r);
     TRY(kvbooks_slide(r->session, r->first_position + r->n_issued, n_rows, e));
     if (p->n_kv_ops > WIRE_KV_OPS_MAX) return send_step(p, NULL, 0, f, e);
-    f->first_row = r->n_issued;
     TRY(send_step(p, r, n_rows, f, e));
     r->session->steps += n_rows;
     r->n_issued += n_rows;
