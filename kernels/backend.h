@@ -57,7 +57,7 @@ typedef enum { OP_EMBED, OP_RMS_NORM, OP_MATMUL, OP_ROPE, OP_KV_WRITE, OP_ATTENT
 typedef struct {
     uint32_t numa_node;      /* UINT32_MAX: anywhere */
     uint32_t n_threads;      /* >= 1 */
-    const char *isa;         /* "auto", "ref", "avx2", "avx512" */
+    const char *isa;         /* "auto", "ref", "avx2", "avx512", "amx" */
     uint32_t cuda_index;     /* cuda: the ordinal, unless */
     const char *cuda_uuid;   /* this names the device ("GPU-.."); NULL and "": no */
 } device_spec;
