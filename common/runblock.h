@@ -63,6 +63,7 @@ typedef struct {
     _Atomic uint64_t n_batches_split;
     _Atomic uint64_t n_prime_batches;                /* prompt chunks */
     _Atomic uint64_t n_prime_batches_split;
+    _Atomic uint64_t n_free_rounds; /* groups walked in rounds after a step's first one */
 } stage_words;
 
 typedef struct {
