@@ -11,7 +11,7 @@
  * not yet complete waits for the others only while every stage has a micro-batch of its own.
  *
  * Prompt chunks: rows of one prompt, and, where it ends before the chunk is full, of the prompts
- * behind it. Decode goes first. While sessions decode, chunks in flight are so few that a decode row
+ * behind it; a chunk is as long as chunk.h plans. Decode goes first. While sessions decode, chunks in flight are so few that a decode row
  * finds at most two chunk times of work before it; otherwise two per stage.
  *
  * Sessions take turns: whoever had rows in a step goes to the end of the list. */
@@ -202,26 +202,56 @@ static void choose_decode(pipeline *p, const decoders *n, flight *f)
 
 /* --- prompts ----------------------------------------------------------------------------------------- */
 
-/* Rows that r may give to a chunk that has room for `rows` more. *n_free: result rows left. */
-static uint32_t prime_rows(const pipeline *p, const request *r, uint32_t rows, uint32_t *n_free)
+/* What is left of a step's chunk. */
+typedef struct {
+    uint32_t rows, n_free; /* rows; result rows */
+    double cost;           /* not with a length that was asked for */
+    bool asked;
+} chunk_room;
+
+static chunk_room whole_chunk(const pipeline *p)
 {
+    const uint32_t asked = p->step_doors.prime_chunk;
+    chunk_room c = {.rows = p->plan.rows_max, .n_free = p->n_free_readback, .asked = asked != 0};
+    uint64_t n_rows = 0;
+    double cost = 0;
+    if (c.asked) {
+        c.rows = least(c.rows, asked);
+        return c;
+    }
+    for (const session *s = p->ready_first; s != NULL; s = s->ready_next) {
+        const request *r = s->first;
+        if (!r->prime) continue;
+        n_rows += r->n_tokens;
+        cost += chunk_cost(&p->chunk_costs, r->first_position, r->n_tokens);
+    }
+    c.cost = chunk_budget(&p->chunk_costs, n_rows, cost);
+    return c;
+}
+
+/* Rows that r gives to the chunk. */
+static uint32_t prime_rows(const pipeline *p, const request *r, chunk_room *c)
+{
+    uint64_t position = r->first_position + r->n_issued;
+    uint32_t rows = least(c->rows, r->n_tokens - r->n_issued);
     if (!p->step_doors.prime_pipe && r->n_steps > 0) return 0;
-    if (r->logits != NULL) rows = least(rows, *n_free);
-    rows = least(rows, r->n_tokens - r->n_issued);
-    if (r->logits != NULL) *n_free -= rows;
+    if (!c->asked) rows = least(rows, chunk_rows(&p->chunk_costs, position, c->cost));
+    if (r->logits != NULL) rows = least(rows, c->n_free);
+    if (r->logits != NULL) c->n_free -= rows;
+    if (!c->asked) c->cost -= chunk_cost(&p->chunk_costs, position, rows);
+    c->rows -= rows;
     return rows;
 }
 
 static void choose_prime(pipeline *p, bool decoding, flight *f)
 {
-    uint32_t chunk = p->plan.rows_max, n_free = p->n_free_readback;
     if (in_flight(p, STEP_OF_PROMPTS) >= prime_window(p, decoding)) return;
-    if (p->step_doors.prime_chunk != 0) chunk = least(chunk, p->step_doors.prime_chunk);
+    chunk_room c = whole_chunk(p);
     f->prime = true;
     for (session *s = p->ready_first; s != NULL; s = s->ready_next) {
-        if (f->n_rows == chunk || f->n_parts == p->parts_max) break;
+        if (c.rows == 0 || (!c.asked && c.cost < 1 && f->n_rows > 0) || f->n_parts == p->parts_max) break;
         if (!s->first->prime) continue;
-        uint32_t n_rows = prime_rows(p, s->first, chunk - f->n_rows, &n_free);
+        uint32_t n_rows = prime_rows(p, s->first, &c);
         if (n_rows > 0) add_part(f, s->first, n_rows);
     }
     one_group(f);

@@ -9,6 +9,7 @@
 #include "common/readback.h"
 #include "common/wire.h"
 #include "coordinator/engine/child.h"
+#include "coordinator/engine/chunk.h"
 #include "coordinator/engine/kvpool.h"
 #include "coordinator/pipeline.h"
 #include "coordinator/engine/rundir.h"
@@ -173,6 +174,7 @@ struct pipeline {
     uint32_t n_flights, window, parts_max, results_max;
     uint32_t next_slot;         /* of the next crossing */
     uint64_t round_ns;          /* what a round took last; 0: not known */
+    chunk_costs chunk_costs;
     wire_kv_op *kv_ops;         /* to go with the next steps, in order; grows */
     uint32_t n_kv_ops, kv_ops_room;
 

@@ -78,6 +78,7 @@ status schedule_prepare(pipeline *p, errmsg *e)
     uint32_t n_readback = p->plan.n_readback;
     p->window = batch_window(p);
     p->parts_max = batch_parts_max(p);
+    p->chunk_costs = chunk_costs_of(p->model, &p->plan);
     p->results_max = n_readback + p->parts_max;
     p->next_seq = 1;
     p->flights = calloc(p->window, sizeof *p->flights);

@@ -2,9 +2,11 @@
  * whoever generates beside them, wherever they end. */
 #include "tests/support/tap.h"
 
+#include "common/clock.h"
 #include "coordinator/pipeline.h"
 #include "tests/support/gguf_build.h"
 
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -35,16 +37,11 @@ static void write_model(void)
     gguf_build_free(b);
 }
 
-static pipeline *open_n(uint32_t n_stages, bool overlap)
+static pipeline *open_doors(const doors *d)
 {
-    static doors d;
-    door_values none = {0};
     errmsg e = {0};
     pipeline *p;
-    OK(doors_parse(&d, &none, &e));
-    d.n_stages = n_stages;
-    d.step.overlap = overlap;
-    pipeline_options o = pipeline_options_default(model_path, &d);
+    pipeline_options o = pipeline_options_default(model_path, d);
     o.stage_program = MEMRA_BINARY_DIR "/bin/memra-stage";
     o.run_dir = dir;
     o.plan.n_sessions = N_SESSIONS + 1;
@@ -53,6 +50,14 @@ static pipeline *open_n(uint32_t n_stages, bool overlap)
     o.n_threads = 1;
     if (pipeline_open(&p, &o, NULL, &e) != ST_OK) fail_msg("%s", e.text);
     return p;
+}
+
+static pipeline *open_n(uint32_t n_stages, bool overlap)
+{
+    doors d = doors_default();
+    d.n_stages = n_stages;
+    d.step.overlap = overlap;
+    return open_doors(&d);
 }
 
 static session *primed(pipeline *p, uint32_t i)
@@ -286,6 +291,69 @@ static void prompts_beside_generations(void **state)
     }
 }
 
+/* --- the pace of a stream beside a long prompt ----------------------------------------------------------- */
+
+#define SLOW_MS 30u   /* each stage takes so long for a chunk of a prompt */
+#define CHUNK_ROWS 16u
+
+typedef struct {
+    pipeline *p;
+    uint32_t n_wrong;
+} primer;
+
+static void *prime_long(void *arg)
+{
+    primer *w = arg;
+    session *s;
+    errmsg e = {0};
+    sampler_params greedy = sampler_default();
+    w->n_wrong = session_open(w->p, &greedy, &s, &e) != ST_OK;
+    if (w->n_wrong == 0) w->n_wrong = session_prime(s, prompt[0], 240, NULL, NULL, &e) != ST_OK;
+    if (s != NULL) session_drop(s);
+    return NULL;
+}
+
+static void a_streams_worst_gap_is_two_chunks(void **state)
+{
+    (void)state;
+    for (uint32_t n = 1; n <= 3; n++) {
+        errmsg e = {0};
+        doors d = doors_default();
+        d.n_stages = n;
+        d.step.prime_chunk = CHUNK_ROWS;
+        snprintf(d.fault_text, sizeof d.fault_text, "stage=all,at=prime,kind=slow:%u,every=1", SLOW_MS);
+        pipeline *p = open_doors(&d);
+        session *s = primed(p, 0);
+        generation *g;
+        pthread_t thread;
+        primer other = {.p = p};
+        stage_snapshot before, after;
+        OK(session_generate(s, truth[0][0], &(generate_limits){.n_max = N_TOKENS}, &g, &e));
+        assert_int_equal(take(g, 0, 1, 1), 1);
+        pipeline_stage(p, n - 1, &before);
+        assert_int_equal(pthread_create(&thread, NULL, prime_long, &other), 0);
+        uint64_t last = now_ns(), worst = 0;
+        uint32_t came = 1, n_while = 0;
+        while (take(g, 0, 1 + came, 1) == 1) {
+            uint64_t now = now_ns();
+            if (now - last > worst) worst = now - last;
+            last = now;
+            came++;
+            pipeline_stage(p, n - 1, &after);
+            n_while += after.n_chunks > before.n_chunks && after.n_chunks < before.n_chunks + 15;
+        }
+        assert_int_equal(came, N_TOKENS);
+        pthread_join(thread, NULL);
+        assert_int_equal(other.n_wrong, 0);
+        assert_in_range(n_while, 4, N_TOKENS); /* it did go on meanwhile */
+        /* A chunk's time is that of its walk through all stages. */
+assert_in_range(worst / NS_PER_MS, 0, 2 * n * SLOW_MS + 20);
+        OK(generation_close(g, &e));
+        session_drop(s);
+        pipeline_close(p);
+    }
+}
+
 int main(void)
 {
     tap_begin(180);
@@ -295,6 +363,7 @@ int main(void)
         cmocka_unit_test(what_ran_over_is_forgotten),
         cmocka_unit_test(many_beside_each_other),
         cmocka_unit_test(prompts_beside_generations),
+        cmocka_unit_test(a_streams_worst_gap_is_two_chunks),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }
