@@ -125,11 +125,15 @@ typedef struct {
 cudaError_t cuda_launch_kv_write(cudaStream_t s, const cuda_kv *kv, const float *k, const float *v,
                                  uint32_t n_rows);
 
-/* n_cells > 0: one block per cell, results meet in partial (cuda_partial_floats); 0: each block
- * walks its rows' cells. The same bits either way. */
+/* Each block walks its rows' cells. */
 cudaError_t cuda_launch_attention(cudaStream_t s, float *out, const float *x, const cuda_kv *kv,
-                                  uint32_t n_heads, float scale, uint32_t window, uint32_t n_rows,
-                                  float *partial, uint32_t n_cells);
+                                  uint32_t n_heads, float scale, uint32_t window, uint32_t n_rows);
+/* One block per cell, n_cells > 0 at most; results meet in partial (cuda_partial_floats): the same
+ * bits. */
+cudaError_t cuda_launch_attention_cells(cudaStream_t s, float *out, const float *x,
+                                        const cuda_kv *kv, uint32_t n_heads, float scale,
+                                        uint32_t window, uint32_t n_rows, float *partial,
+                                        uint32_t n_cells);
 uint64_t cuda_partial_floats(uint32_t n_rows, uint32_t n_heads, uint32_t n_head, uint32_t n_cells);
 /* Blocks that an attention without cells would have. */
 uint32_t cuda_attention_blocks(uint32_t n_rows, uint32_t n_heads, uint32_t n_kv_heads);

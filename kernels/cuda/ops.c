@@ -180,8 +180,14 @@ status cuda_attention(backend_queue *q, dev_ptr out, dev_ptr x, const kv_args *k
     CHECK(kv->n_head <= ATTENTION_HEAD_MAX && n_heads % kv->n_kv_heads == 0);
     if (n_rows == 0) return ST_OK;
     cuda_kv a = kv_of(kv, rows);
-    LAUNCH(q, cuda_launch_attention, cuda_address(out), cuda_address(x), &a, n_heads, scale, window,
-           n_rows, q->partial, cells_of(q, kv, rows, n_heads, n_rows));
+    uint32_t n_cells = cells_of(q, kv, rows, n_heads, n_rows);
+    if (n_cells == 0) {
+        LAUNCH(q, cuda_launch_attention, cuda_address(out), cuda_address(x), &a, n_heads, scale,
+               window, n_rows);
+    } else {
+        LAUNCH(q, cuda_launch_attention_cells, cuda_address(out), cuda_address(x), &a, n_heads,
+               scale, window, n_rows, q->partial, n_cells);
+    }
     return ST_OK;
 }
 
