@@ -219,7 +219,14 @@ static void queue_close(backend_queue *q)
     (void)cudaFree(q->prepared);
     (void)cudaFree(q->exponents);
     (void)cudaFree(q->partial);
+    (void)cudaFree(q->expanded);
     free(q);
+}
+
+uint64_t cuda_queue_bytes(void)
+{
+    return CUDA_PREPARED_BYTES + CUDA_PREPARED_ROWS * sizeof(int32_t) + CUDA_PARTIAL_BYTES +
+           CUDA_EXPANDED_BYTES;
 }
 
 static status queue_fill(backend_queue *q, errmsg *e)
@@ -230,6 +237,7 @@ static status queue_fill(backend_queue *q, errmsg *e)
     TRY_CUDA(d, cudaMalloc(&q->prepared, CUDA_PREPARED_BYTES), e);
     TRY_CUDA(d, cudaMalloc((void **)&q->exponents, CUDA_PREPARED_ROWS * sizeof(int32_t)), e);
     TRY_CUDA(d, cudaMalloc((void **)&q->partial, CUDA_PARTIAL_BYTES), e);
+    TRY_CUDA(d, cudaMalloc(&q->expanded, CUDA_EXPANDED_BYTES), e);
     return ST_OK;
 }
 
