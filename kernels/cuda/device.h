@@ -102,4 +102,9 @@ status cuda_kv_copy_block(backend_queue *q, const kv_args *kv, uint32_t to, uint
                           uint32_t n_positions);
 status cuda_kv_wipe_block(backend_queue *q, const kv_args *kv, uint32_t block);
 
+/* walk.c */
+status cuda_walk_open(backend_device *d, backend_walk **out, const walk_desc *w, errmsg *e);
+void cuda_walk_close(backend_walk *w);
+status cuda_walk(backend_queue *q, const backend_walk *w, bool head);
+
 #endif
