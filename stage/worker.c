@@ -202,7 +202,7 @@ static status walk(worker *w, const piece *x, errmsg *e)
     enter_layers(w);
     status s = ST_OK;
     if (is_first(w)) s = stage_embed(w->body, e);
-    if (s == ST_OK) s = stage_walk(w->body, e);
+    if (s == ST_OK) s = stage_walk(w->body, !corrupt, e);
     if (s == ST_OK && corrupt && x->n_rows > 0) s = flip_bit(w);
     leave_layers(w);
     return s;
