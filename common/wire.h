@@ -15,7 +15,7 @@
 #include "common/sampler.h"
 
 #define WIRE_MAGIC 0x4d524d57u /* "WMRM" */
-#define WIRE_VERSION 2u
+#define WIRE_VERSION 3u
 #define WIRE_ROWS_MAX 4096u
 #define WIRE_KV_OPS_MAX 16384u
 #define WIRE_SAMPLERS_MAX 1024u
@@ -69,6 +69,7 @@ typedef struct {
     int32_t model_fd[GGUF_FILES_MAX];
     uint32_t wait_limit_ms;          /* boundary waits give up after this; longer than the
                                         coordinator's own deadline */
+    uint32_t transport, signal;      /* transport_kind, signal_kind: as forced on every boundary */
     char isa[16];
     char cuda_uuid[48];
     char fault[WIRE_TEXT_BYTES];
@@ -81,6 +82,7 @@ typedef struct {
 
 typedef struct {
     uint32_t n_probes, reserved;
+    char transport[16], signal[16];  /* of the boundary into the stage; terminated, "": none */
 } wire_probed;
 
 typedef struct {

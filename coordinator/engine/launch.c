@@ -165,6 +165,8 @@ status launch_config(pipeline *p, uint32_t s, errmsg *e)
                      .in_fd = boundary_in(p, s),
                      .out_fd = boundary_out(p, s),
                      .n_model_fds = gguf_n_files(p->file),
+                     .transport = p->doors.transport,
+                     .signal = p->doors.signal,
                      .wait_limit_ms = STAGE_WAIT_LIMIT_MS};
     snprintf(c.build, sizeof c.build, "%s", MEMRA_BUILD_ID);
     for (uint32_t i = 0; i < c.n_model_fds; i++) c.model_fd[i] = gguf_fd(p->file, i);
