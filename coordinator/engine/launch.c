@@ -172,6 +172,8 @@ status launch_config(pipeline *p, uint32_t s, errmsg *e)
     for (uint32_t i = 0; i < c.n_model_fds; i++) c.model_fd[i] = gguf_fd(p->file, i);
     snprintf(c.isa, sizeof c.isa, "%s", p->o.isa != NULL ? p->o.isa : "auto");
     snprintf(c.fault, sizeof c.fault, "%s", p->doors.fault_text);
+    const gpu *g = sp->device.kind == DEVICE_CUDA ? gpus_get(&p->gpus, sp->device.index) : NULL;
+    if (g != NULL) snprintf(c.cuda_uuid, sizeof c.cuda_uuid, "%s", g->uuid);
     return launch_send(p, s, WIRE_CONFIG, 0, &c, sizeof c, e);
 }
 
