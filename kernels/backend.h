@@ -42,6 +42,7 @@ typedef struct {
     int32_t exponent;        /* the device's own */
 } dev_weight;
 
+typedef struct backend_peer backend_peer;
 typedef struct backend_device backend_device;
 typedef struct backend_queue backend_queue;
 
@@ -199,6 +200,9 @@ typedef struct {
     void (*walk_close)(backend_walk *w);
     /* Everything but the embedding; head: the output's norm and product too. */
     status (*walk)(backend_queue *q, const backend_walk *w, bool head);
+
+    /* Boundaries between devices (peer.h); NULL: rows cross through host memory. */
+    const backend_peer *peer;
 } backend;
 
 /* Whether every table of this build has `op` on type t: the ops that read no weight matrix (OP_EMBED
@@ -223,11 +227,16 @@ typedef struct {
     uint32_t ordinal, major, minor; /* compute capability */
     uint64_t memory_bytes, memory_free_bytes;
     char uuid[BACKEND_UUID_BYTES], name[64];
+    bool exclusive; /* compute mode: one process at a time, or none */
+    bool mps;       /* its contexts are shared through MPS */
 } backend_gpu;
 
 /* Fill up to n_max of them; *n 0 without a device, a driver or a cuda table. Makes a context on each
  * (some 100 MB there until the process ends): for a short-lived process. ST_STAGE_LOST: the driver
  * failed. */
 MUST_USE status backend_gpus(backend_gpu *out, uint32_t n_max, uint32_t *n, errmsg *e);
+
+/* How device `from` reaches the memory of `to` (ordinals): "nvlink", "pcie", or "none". */
+const char *backend_gpu_link(uint32_t from, uint32_t to);
 
 #endif

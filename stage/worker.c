@@ -5,9 +5,8 @@
 #include "common/clock.h"
 #include "common/log.h"
 #include "common/wire.h"
-#include "stage/edges.h"
+#include "stage/connect.h"
 #include "stage/inject.h"
-#include "stage/probe.h"
 #include "stage/rounds.h"
 #include "stage/stage.h"
 
@@ -138,9 +137,14 @@ static status load(worker *w, const wire_config *c, errmsg *e)
 static status probe(worker *w, errmsg *e)
 {
     set_state(w, STAGE_PROBING);
-    TRY(probe_edges(&w->edges, stage_hidden(w->body), w->corrupt_probe, e));
+    TRY(edges_connect(&w->edges, stage_hidden(w->body), w->corrupt_probe, e));
     set_state(w, STAGE_READY);
     wire_probed p = {.n_probes = (uint32_t)atomic_load(&w->words->n_probes)};
+    const edge *in = &w->edges.in;
+    if (in->way != NULL) {
+        snprintf(p.transport, sizeof p.transport, "%s", in->kind->name);
+        snprintf(p.signal, sizeof p.signal, "%s", in->kind->signal(in->way));
+    }
     return say(w, WIRE_PROBED, 0, &p, sizeof p, e);
 }
 

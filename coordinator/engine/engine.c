@@ -75,12 +75,17 @@ static status on_hello(pipeline *p, uint32_t s, const wire_hello *h, errmsg *e)
     return launch_config(p, s, e);
 }
 
+static void printable(char *text)
+{
+    for (char *c = text; *c != '\0'; c++)
+        if (*c < 0x20 || *c > 0x7e) *c = '?'; /* it goes to terminals and into JSON */
+}
+
 static status on_loaded(pipeline *p, uint32_t s, const wire_loaded *l, errmsg *e)
 {
     stage_slot *t = &p->stage[s];
     t->facts = *l;
-    for (char *c = t->facts.device_name; *c != '\0'; c++)
-        if (*c < 0x20 || *c > 0x7e) *c = '?'; /* it goes to terminals and into JSON */
+    printable(t->facts.device_name);
     t->loaded = true;
     t->loaded_ns = now_ns();
     if (!all_of(p, offsetof(stage_slot, loaded))) return ST_OK;
@@ -90,9 +95,13 @@ static status on_loaded(pipeline *p, uint32_t s, const wire_loaded *l, errmsg *e
     return ST_OK;
 }
 
-static status on_probed(pipeline *p, uint32_t s)
+static status on_probed(pipeline *p, uint32_t s, const wire_probed *m)
 {
-    p->stage[s].probed = true;
+    stage_slot *t = &p->stage[s];
+    t->met = *m;
+    printable(t->met.transport);
+    printable(t->met.signal);
+    t->probed = true;
     if (all_of(p, offsetof(stage_slot, probed))) set_phase(p, PHASE_READY);
     return ST_OK;
 }
@@ -109,7 +118,7 @@ static status on_message(pipeline *p, uint32_t s, const void *frame, errmsg *e)
         if (p->phase == PHASE_STARTING && !p->stage[s].loaded) return on_loaded(p, s, body, e);
         break;
     case WIRE_PROBED:
-        if (p->phase == PHASE_PROBING) return on_probed(p, s);
+        if (p->phase == PHASE_PROBING) return on_probed(p, s, body);
         break;
     case WIRE_RESULT:
         if (p->phase == PHASE_READY && s + 1 == p->n_stages) return schedule_result(p, h->seq, body, e);

@@ -11,6 +11,7 @@
 #include "coordinator/engine/child.h"
 #include "coordinator/engine/chunk.h"
 #include "coordinator/engine/kvpool.h"
+#include "coordinator/machine/gpus.h"
 #include "coordinator/pipeline.h"
 #include "coordinator/engine/rundir.h"
 
@@ -33,6 +34,7 @@ typedef struct {
     uint32_t epoch;
     bool hello, loaded, probed;
     wire_loaded facts;
+    wire_probed met;            /* of the boundary into it */
     uint64_t start_ns, loaded_ns;
     /* supervision: what was seen last and for how long it has not changed */
     uint64_t seen_progress, seen_heartbeat;
@@ -151,6 +153,7 @@ struct pipeline {
     model_desc *model;
     plan plan;
     rundir dir;
+    gpu_list gpus;              /* read when a stage may be on one */
     char stage_program[4096];
     void *zmq, *status_socket;
     int death_pipe[2];

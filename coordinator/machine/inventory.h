@@ -7,6 +7,7 @@
 #define COORDINATOR_INVENTORY_H
 
 #include "common/doors.h"
+#include "coordinator/machine/gpus.h"
 
 #define INVENTORY_NODES_MAX 64u
 
@@ -53,8 +54,8 @@ const char *inventory_device_text(char out[INVENTORY_DEVICE_TEXT], device_door d
  * nothing, and for a stage that is bound to no node. */
 void inventory_bandwidths(uint64_t bytes_per_s[STAGES_MAX], const doors *d);
 
-/* Every device that the doors name exists here and can be used by this build. ST_RESOURCES with *e
- * naming the door, the stage, the device and what there is instead. */
-MUST_USE status inventory_check_devices(const doors *d, errmsg *e);
+/* Every device that the doors name exists here and can be used by this build; gpus: the CUDA devices
+ * here. ST_RESOURCES with *e naming the door, the stage, the device and what there is instead. */
+MUST_USE status inventory_check_devices(const doors *d, const gpu_list *gpus, errmsg *e);
 
 #endif

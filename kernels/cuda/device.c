@@ -3,6 +3,7 @@
 #include "kernels/cuda/device.h"
 
 #include "common/log.h"
+#include "kernels/cuda/peer.h"
 #include "kernels/cuda/walk.h"
 
 #include <stdio.h>
@@ -48,14 +49,21 @@ static status fill_info(backend_gpu *out, int ordinal, errmsg *e)
 {
     struct cudaDeviceProp p;
     size_t free_bytes = 0, total = 0;
+    int mode = cudaComputeModeDefault, mps = 0;
     TRY_CUDA(NULL, cudaGetDeviceProperties(&p, ordinal), e);
-    TRY_CUDA(NULL, cudaSetDevice(ordinal), e);
-    TRY_CUDA(NULL, cudaMemGetInfo(&free_bytes, &total), e);
+    TRY_CUDA(NULL, cudaDeviceGetAttribute(&mode, cudaDevAttrComputeMode, ordinal), e);
+    TRY_CUDA(NULL, cudaDeviceGetAttribute(&mps, cudaDevAttrMpsEnabled, ordinal), e);
+    if (mode == cudaComputeModeDefault) { /* otherwise it may be another's */
+        TRY_CUDA(NULL, cudaSetDevice(ordinal), e);
+        TRY_CUDA(NULL, cudaMemGetInfo(&free_bytes, &total), e);
+    }
     *out = (backend_gpu){.ordinal = (uint32_t)ordinal,
                          .major = (uint32_t)p.major,
                          .minor = (uint32_t)p.minor,
-                         .memory_bytes = total,
-                         .memory_free_bytes = free_bytes};
+                         .memory_bytes = p.totalGlobalMem,
+                         .memory_free_bytes = free_bytes,
+                         .exclusive = mode != cudaComputeModeDefault,
+                         .mps = mps != 0};
     uuid_text(out->uuid, &p.uuid);
     snprintf(out->name, sizeof out->name, "%s", p.name);
     return ST_OK;
@@ -374,6 +382,7 @@ const backend *backend_cuda(void)
         .walk_open = cuda_walk_open,
         .walk_close = cuda_walk_close,
         .walk = cuda_walk,
+        .peer = &cuda_peer_table,
     };
     return &table;
 }
