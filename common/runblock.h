@@ -64,6 +64,8 @@ typedef struct {
     _Atomic uint64_t n_prime_batches;                /* prompt chunks */
     _Atomic uint64_t n_prime_batches_split;
     _Atomic uint64_t n_free_rounds; /* groups walked in rounds after a step's first one */
+    _Atomic uint64_t n_verifies;    /* steps that verified drafts, and those that walked it cut */
+    _Atomic uint64_t n_verifies_split;
 } stage_words;
 
 typedef struct {

@@ -50,9 +50,11 @@ static bool probed_valid(const wire_probed *p)
 
 static bool counts_valid(const wire_step *s)
 {
-    const uint32_t flags = STEP_PRIME | STEP_OVERLAP | STEP_PRIME_PIPE;
-    return (s->flags & ~flags) == 0 && s->slot < 2 && s->n_kv_ops <= WIRE_KV_OPS_MAX &&
-           s->n_rows <= WIRE_ROWS_MAX && s->n_samplers <= WIRE_SAMPLERS_MAX &&
+    const uint32_t flags = STEP_PRIME | STEP_OVERLAP | STEP_PRIME_PIPE | STEP_VERIFY;
+    const uint32_t kinds = STEP_PRIME | STEP_VERIFY;
+    return (s->flags & ~flags) == 0 && (s->flags & kinds) != kinds &&
+           ((s->flags & STEP_VERIFY) == 0 || s->rounds == 1) && s->slot < 2 &&
+           s->n_kv_ops <= WIRE_KV_OPS_MAX && s->n_rows <= WIRE_ROWS_MAX && s->n_samplers <= WIRE_SAMPLERS_MAX &&
            s->n_stops <= WIRE_SAMPLERS_MAX && s->rounds >= 1 && s->rounds <= WIRE_ROUNDS_MAX &&
            s->n_groups >= 1 && s->n_groups <= WIRE_GROUPS_MAX;
 }

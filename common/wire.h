@@ -134,6 +134,7 @@ typedef struct {
 #define STEP_PRIME 1u        /* rows of a prompt; otherwise decode */
 #define STEP_OVERLAP 2u      /* doors of the step, for the record and for gates */
 #define STEP_PRIME_PIPE 4u
+#define STEP_VERIFY 8u       /* of one round: rows hold drafts beside the tokens that were drawn */
 /* Every stage runs, for each round, its groups one after the other; a group is a crossing of its own
  * on every boundary, which takes the slots in turn, beginning with `slot` (without STEP_OVERLAP: slot
  * 0). With several rounds every row samples, none asks for logits, and the tokens of all rounds but

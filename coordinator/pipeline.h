@@ -71,9 +71,17 @@ typedef struct {
     uint64_t n_batches, n_batches_split; /* decode steps with rows of several sessions; cut */
     uint64_t n_prime_batches, n_prime_batches_split; /* the same of prompt chunks */
     uint64_t n_free_rounds;      /* groups walked in rounds after a step's first one */
+    uint64_t n_verifies, n_verifies_split; /* steps that verified drafts; cut */
     uint64_t load_ns;            /* from start to loaded */
 } stage_snapshot;
 void pipeline_stage(const pipeline *p, uint32_t stage_i, stage_snapshot *out);
+
+/* Speculation so far, over all generations: steps that verified drafts; drafted tokens in them, and
+ * those that were what was drawn. */
+typedef struct {
+    uint64_t n_verifies, n_drafted, n_accepted;
+} draft_counts;
+void pipeline_drafts(const pipeline *p, draft_counts *out);
 
 /* Doors carried in the steps that are issued from now on. */
 void pipeline_set_step_doors(pipeline *p, const step_doors *d);
@@ -108,11 +116,25 @@ void pending_drop(pending *w);
  * several rounds, and tokens are here as soon as they are committed. */
 
 #define GENERATE_STOPS_MAX 15u
+#define GENERATE_DRAFT_MAX 16u
+
+/* What may follow tokens [n], the session's own and the one that is applied next: fills out with up
+ * to `room` tokens, returns how many. Called from the engine thread: it must not wait, nor call this
+ * library. Between two calls of one generation the tokens only grow. A wrong draft costs time, never
+ * a bit. */
+typedef uint32_t (*draft_guess)(void *ctx, const uint32_t *tokens, uint64_t n, uint32_t *out,
+                                uint32_t room);
 
 typedef struct {
     uint64_t n_max;              /* draw at most so many tokens, >= 1 */
     const uint32_t *stop;        /* drawing one of these ends it; [n_stop], copied */
     uint32_t n_stop;             /* <= GENERATE_STOPS_MAX */
+    uint32_t n_draft;            /* <= GENERATE_DRAFT_MAX: verify up to so many drafted tokens in one
+                                  * step, where that measures faster; 0: never */
+    bool draft_always;           /* wherever there is a draft, faster or not */
+    draft_guess draft;           /* NULL: what followed the last tokens when they last stood in the
+                                  * session (prompt lookup) */
+    void *draft_ctx;
     void (*on_more)(void *ctx);  /* NULL, or told from the engine thread that tokens came or that it
                                   * ended: it may only signal, and call nothing of this library */
     void *ctx;
@@ -127,7 +149,8 @@ typedef enum {
 } generate_end;
 
 /* Apply `token`, draw the next, apply that, and so on. Until generation_close the session takes no
- * other call. ST_USAGE: a token >= n_vocab, n_max 0, too many stop ids, or it generates already. */
+ * other call. ST_USAGE: a token >= n_vocab, n_max 0, too many stop ids or drafts, or it generates
+ * already. */
 MUST_USE status session_generate(session *s, uint32_t token, const generate_limits *l,
                                  generation **out, errmsg *e);
 

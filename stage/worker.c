@@ -226,6 +226,10 @@ static void count_step(worker *w, const step_view *v)
     stage_words *n = w->words;
     add(&n->n_steps, 1);
     if (prime) add(&n->n_chunks, 1);
+    if ((v->step->flags & STEP_VERIFY) != 0) {
+        add(&n->n_verifies, 1);
+        if (w->config.n_stages > 1) add(&n->n_verifies_split, 1);
+    }
     if (!of_several(v)) return;
     add(prime ? &n->n_prime_batches : &n->n_batches, 1);
     if (w->config.n_stages > 1) add(prime ? &n->n_prime_batches_split : &n->n_batches_split, 1);

@@ -27,6 +27,7 @@ typedef struct {
     bool listed;                              /* by --stages, not by the door */
     uint32_t n_prompt, n_generate;            /* 0: leave that test out */
     uint32_t depth, n_repeat;
+    uint32_t n_draft;                         /* of generate_limits */
     uint64_t seed;
 } bench_request;
 

@@ -60,11 +60,11 @@ static void busy_now(const bench_state *b, uint64_t out[STAGES_MAX])
     }
 }
 
-static status generate(session *s, uint32_t n, uint32_t token, errmsg *e)
+static status generate(session *s, const bench_request *q, uint32_t n, uint32_t token, errmsg *e)
 {
     generation *g;
     errmsg ignored = {0};
-    TRY(session_generate(s, token, &(generate_limits){.n_max = n}, &g, e));
+    TRY(session_generate(s, token, &(generate_limits){.n_max = n, .n_draft = q->n_draft}, &g, e));
     status st = ST_OK;
     while (st == ST_OK && token != TOKEN_NONE) st = generation_next(g, &token, e);
     status closed = generation_close(g, st == ST_OK ? e : &ignored);
@@ -85,7 +85,7 @@ static status once(bench_state *b, const bench_test *t, uint64_t *ns, errmsg *e)
     busy_now(b, busy);
     uint64_t begin = now_ns();
     if (t->generation)
-        TRY_DONE(st, generate(s, t->n_tokens, next, e));
+        TRY_DONE(st, generate(s, b->q, t->n_tokens, next, e));
     else
         TRY_DONE(st, session_prime(s, b->tokens, t->n_tokens, NULL, &next, e));
     *ns = now_ns() - begin;

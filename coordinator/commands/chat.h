@@ -19,6 +19,7 @@ typedef struct {
     uint64_t n_max;        /* tokens of an answer; UINT64_MAX: until EOS or the context is full */
     bool special;          /* parse special tokens in lines */
     sampler_params sampler;
+    uint32_t n_draft;      /* of generate_limits */
 } chat_request;
 
 /* Talk until the input ends. Takes SIGINT over from main's handler while it runs. ST_INTERRUPTED:

@@ -95,7 +95,8 @@ static status decode(generate_result *out, session *one, const tokenizer *words,
     uint32_t stop[GENERATE_STOPS_MAX];
     const generate_limits limits = {.n_max = r->n_max == UINT64_MAX ? r->n_max : r->n_max - 1,
                                     .stop = stop,
-                                    .n_stop = generate_stop_ids(words, stop)};
+                                    .n_stop = generate_stop_ids(words, stop),
+                                    .n_draft = r->n_draft};
     generation *g;
     errmsg ignored = {0};
     TRY(session_generate(one, next, &limits, &g, e));
@@ -125,6 +126,7 @@ done:
     }
     bool whole = s == ST_OK && out->stop != STOP_INTERRUPTED;
     shares_end(&out->stages, p, whole ? r->n_tokens + out->n_steps : 0);
+    pipeline_drafts(p, &out->drafts);
     if (one != NULL) session_drop(one);
     text_out_free(&w);
     return s;

@@ -23,6 +23,7 @@ typedef struct {
     uint64_t n_tokens;
     uint64_t n_max; /* tokens to generate; UINT64_MAX: until EOS or the context is full */
     sampler_params sampler;
+    uint32_t n_draft; /* of generate_limits */
     bool json;
 } generate_request;
 
@@ -31,6 +32,7 @@ typedef struct {
     uint64_t n_generated, n_steps;
     uint64_t prompt_ns, steps_ns;
     shares stages;
+    draft_counts drafts;
     char rest[4]; /* JSON: U+FFFD when a character stayed unfinished, else empty */
 } generate_result;
 

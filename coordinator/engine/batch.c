@@ -1,5 +1,8 @@
-/* Which rows form the next step: the policy, and nothing else. Three kinds of steps, each bounded in
+/* Which rows form the next step: the policy, and nothing else. Four kinds of steps, each bounded in
  * flight, so that none can keep another out:
+ *
+ * Verifying: sessions that generate, each with what may follow, where verify.c finds that faster than
+ * the next kind; N such steps keep N stages at work. There is one of the two kinds at a time.
  *
  * Free-running: all sessions that generate, in groups, for several rounds; one step at a time. N
  * groups keep N stages at work: what the last stage drew is there when the first one is through with
@@ -46,7 +49,7 @@ static uint32_t prime_window(const pipeline *p, bool decoding)
 
 uint32_t batch_window(const pipeline *p)
 {
-    return decode_window(p) + prime_window(p, false) + 1;
+    return decode_window(p) + prime_window(p, false) + p->n_stages; /* generations: n_stages or 1 */
 }
 
 uint32_t batch_parts_max(const pipeline *p)
@@ -54,11 +57,11 @@ uint32_t batch_parts_max(const pipeline *p)
     return least(p->plan.n_sessions, WIRE_SAMPLERS_MAX);
 }
 
-typedef enum { STEP_OF_ROWS, STEP_OF_PROMPTS, STEP_FREE } step_kind;
+typedef enum { STEP_OF_ROWS, STEP_OF_PROMPTS, STEP_FREE, STEP_OF_DRAFTS } step_kind;
 
 static step_kind kind_of(const flight *f)
 {
-    return f->free_running ? STEP_FREE : f->prime ? STEP_OF_PROMPTS : STEP_OF_ROWS;
+    return f->free_running ? STEP_FREE : f->verify ? STEP_OF_DRAFTS : f->prime ? STEP_OF_PROMPTS : STEP_OF_ROWS;
 }
 
 static uint32_t in_flight(const pipeline *p, step_kind kind)
@@ -67,6 +70,11 @@ static uint32_t in_flight(const pipeline *p, step_kind kind)
     for (uint32_t i = 0; i < p->window; i++)
         n += p->flights[i].seq != 0 && p->flights[i].n_parts > 0 && kind_of(&p->flights[i]) == kind;
     return n;
+}
+
+static bool generations_fly(const pipeline *p)
+{
+    return in_flight(p, STEP_FREE) + in_flight(p, STEP_OF_DRAFTS) > 0;
 }
 
 static void add_part(flight *f, request *r, uint32_t n_rows)
@@ -86,6 +94,7 @@ static void one_group(flight *f)
 
 #define ROUNDS_FIRST 4u          /* while nobody knows how long a round takes */
 #define ROUNDS_BESIDE_PROMPTS 4u
+#define ROUNDS_BETWEEN_DRAFTS 8u /* while there were none, but they were worth it before */
 #define ROUNDS_MAX 32u
 #define ROUNDS_NS (50 * NS_PER_MS)
 _Static_assert(ROUNDS_MAX <= WIRE_ROUNDS_MAX && ROUNDS_MAX <= READBACK_RING, "rounds fit");
@@ -102,6 +111,7 @@ static uint32_t rounds_now(const pipeline *p)
 {
     uint64_t n = p->round_ns == 0 ? ROUNDS_FIRST : ROUNDS_NS / p->round_ns + 1;
     if (prompts_wait(p)) n = least(n, ROUNDS_BESIDE_PROMPTS);
+    if (p->verify.on) n = least(n, ROUNDS_BETWEEN_DRAFTS);
     return least(least(n, ROUNDS_MAX), p->plan.rows_max);
 }
 
@@ -124,8 +134,7 @@ static void make_groups(const pipeline *p, flight *f)
         f->group_end[g] = (uint32_t)((uint64_t)f->n_parts * (g + 1) / f->n_groups);
 }
 
-/* KV for as many rounds as there is room for, at most n; 0: for none. */
-static uint32_t reserve(session *s, uint32_t n)
+uint32_t batch_reserve(session *s, uint32_t n)
 {
     errmsg why = {0};
     for (; n > 0; n /= 2)
@@ -135,14 +144,14 @@ static uint32_t reserve(session *s, uint32_t n)
 
 static void choose_free(pipeline *p, flight *f)
 {
-    if (in_flight(p, STEP_FREE) > 0) return;
     uint64_t most = (uint64_t)groups_most(p) * p->plan.rows_max;
     uint32_t rounds = rounds_now(p);
     for (session *s = p->ready_first; s != NULL; s = s->ready_next) {
         if (f->n_parts == p->parts_max || f->n_parts == most) break;
         generation *g = s->first->generation;
         if (g == NULL) continue;
-        uint32_t n = reserve(s, least(rounds, generation_rounds_left(g)));
+        uint32_t most_rounds = g->limits.draft_always ? 1 : rounds;
+        uint32_t n = batch_reserve(s, least(most_rounds, generation_rounds_left(g)));
         if (n == 0) continue;
         f->part[f->n_parts++] = (flight_part){.r = &g->r, .first = s->position, .n_rows = 1, .rounds = n};
         if (n > f->rounds) f->rounds = n;
@@ -150,6 +159,16 @@ static void choose_free(pipeline *p, flight *f)
     f->n_rows = f->n_parts;
     f->free_running = f->n_parts > 0;
     if (f->free_running) make_groups(p, f);
+}
+
+static void choose_generations(pipeline *p, flight *f)
+{
+    uint32_t n_flying = in_flight(p, STEP_OF_DRAFTS);
+    if (in_flight(p, STEP_FREE) > 0 || n_flying == p->n_stages) return;
+    if (verify_choose(p, f, n_flying))
+        one_group(f);
+    else if (n_flying == 0)
+        choose_free(p, f);
 }
 
 /* --- decode ------------------------------------------------------------------------------------------ */
@@ -259,10 +278,10 @@ static void choose_prime(pipeline *p, bool decoding, flight *f)
 
 void batch_choose(pipeline *p, flight *f)
 {
-    choose_free(p, f);
+    choose_generations(p, f);
     if (f->n_parts > 0) return;
     decoders n = count(p);
     choose_decode(p, &n, f);
     if (f->n_parts > 0) return;
-    choose_prime(p, n.n_all > 0 || in_flight(p, STEP_FREE) > 0, f);
+    choose_prime(p, n.n_all > 0 || generations_fly(p), f);
 }

@@ -10,12 +10,24 @@
 #include "common/wire.h"
 #include "coordinator/engine/child.h"
 #include "coordinator/engine/chunk.h"
+#include "coordinator/engine/draft.h"
 #include "coordinator/engine/kvpool.h"
 #include "coordinator/machine/gpus.h"
 #include "coordinator/pipeline.h"
 #include "coordinator/engine/rundir.h"
 
 #include <pthread.h>
+
+/* What steps of generations took of late, by rows (verify.c). */
+#define VERIFY_CELLS 64u
+typedef struct {
+    double round_ns[VERIFY_CELLS];  /* a round of a free-running step; 0: not known */
+    double step_ns[VERIFY_CELLS];   /* a step that verifies */
+    uint64_t landed_ns;             /* when the last of these came back */
+    bool on;                        /* drafts were worth it when there were some last */
+    uint32_t n_dry;                 /* steps since then */
+    draft_counts counts;
+} verify_costs;
 
 typedef enum {
     PHASE_STARTING, /* processes spawned, weights loading */
@@ -75,6 +87,10 @@ struct generation {
     uint64_t n_drawn, n_taken, n_room;
     generate_end end;
     bool cancelled;             /* ends when its rows in flight have come back */
+    draft_index *index;         /* prompt lookup; NULL: not used */
+    uint32_t draft[GENERATE_DRAFT_MAX], n_draft; /* what may follow input */
+    uint64_t drafted_at;        /* n_drawn when that was asked for; UINT64_MAX: never */
+    double hit;                 /* share of drafted tokens that were drawn, of late */
 };
 
 struct pending {
@@ -83,7 +99,8 @@ struct pending {
 };
 
 /* Rows of one request in a step: its rows [first, first + n_rows), neighbours in the step too. Of a
- * generation: one row, in at most `rounds` rounds, of which n_drawn have come back. */
+ * generation, from position `first` on: one row, in at most `rounds` rounds, or the next token and
+ * its drafts in one; n_drawn tokens have come back. */
 typedef struct {
     request *r;
     uint64_t first;
@@ -107,6 +124,7 @@ typedef struct {
 typedef struct {
     uint64_t seq;               /* 0: free */
     bool prime, free_running;
+    bool verify;                /* of generations, each with its drafts */
     uint32_t n_parts, n_rows, n_results;
     uint32_t rounds, n_groups, group_end[WIRE_GROUPS_MAX];
     uint32_t n_pieces;          /* groups of all rounds that have come back */
@@ -130,7 +148,7 @@ struct session {
     uint64_t steps;             /* session_step of the next row */
     session_table table[KV_POOLS]; /* by class: kvbooks.h */
     uint32_t n_window_reserved; /* window blocks that it may come to hold */
-    uint32_t *tokens;           /* [n_ctx]: what it holds, to prime it again; NULL without windows */
+    uint32_t *tokens;           /* [n_ctx]: what it holds, to prime it again, and to find drafts */
     sampler_params sampler;
     uint32_t n_queued;          /* requests not finished */
     request *first, *last;      /* those that have rows to issue, in the order of positions */
@@ -177,6 +195,7 @@ struct pipeline {
     uint32_t n_flights, window, parts_max, results_max;
     uint32_t next_slot;         /* of the next crossing */
     uint64_t round_ns;          /* what a round took last; 0: not known */
+    verify_costs verify;
     chunk_costs chunk_costs;
     wire_kv_op *kv_ops;         /* to go with the next steps, in order; grows */
     uint32_t n_kv_ops, kv_ops_room;
@@ -227,6 +246,18 @@ uint32_t batch_window(const pipeline *p);
 uint32_t batch_parts_max(const pipeline *p);
 /* Choose parts for f, an empty flight; none: nothing may be issued now. */
 void batch_choose(pipeline *p, flight *f);
+
+/* Free-running and verifying steps: KV for as many of n positions more as there is room for; 0: none. */
+uint32_t batch_reserve(session *s, uint32_t n);
+
+/* --- verify.c: drafts, and when they are worth a step ------------------------------------------------- */
+/* A generation with drafts begins: look for them soon. */
+void verify_begin(pipeline *p);
+/* Choose parts for f, a step that verifies, beside n_flying of its kind; false: none, as the ready
+ * generations are faster without. */
+bool verify_choose(pipeline *p, flight *f, uint32_t n_flying);
+/* Every row of f, a step of generations, is back. */
+void verify_landed(pipeline *p, const flight *f);
 
 /* --- schedule.c: steps out, results in -------------------------------------------------------------- */
 MUST_USE status schedule_prepare(pipeline *p, errmsg *e); /* the books, sized by the plan */

@@ -27,7 +27,7 @@ bool generation_drew(generation *g, uint64_t position, uint32_t token)
     CHECK(g->n_drawn < g->n_room);
     g->tokens[g->n_drawn++] = token;
     g->input = token;
-    if (s->tokens != NULL && position + 1 < g->p->plan.n_ctx) s->tokens[position + 1] = token;
+    if (position + 1 < g->p->plan.n_ctx) s->tokens[position + 1] = token;
     if (is_stop(g, token))
         g->end = GENERATE_STOPPED;
     else if (g->n_drawn == g->limits.n_max)
@@ -61,6 +61,9 @@ static status check(const session *s, uint32_t token, const generate_limits *l, 
                           p->model->n_vocab);
     }
     if (l->n_max == 0) return errmsg_set(e, ST_USAGE, "a limit of 0 tokens leaves nothing to generate");
+    if (l->n_draft > GENERATE_DRAFT_MAX) {
+        return errmsg_set(e, ST_USAGE, "%u drafted tokens: at most %u", l->n_draft, GENERATE_DRAFT_MAX);
+    }
     if (l->n_stop > GENERATE_STOPS_MAX) {
         return errmsg_set(e, ST_USAGE, "%u stop ids: at most %u", l->n_stop, GENERATE_STOPS_MAX);
     }
@@ -75,7 +78,10 @@ static generation *make(session *s, uint32_t token, const generate_limits *l)
     uint64_t context = s->p->plan.n_ctx - s->position;
     g->n_room = l->n_max < context ? l->n_max : context;
     g->tokens = malloc((g->n_room + 1) * sizeof *g->tokens);
-    if (g->tokens == NULL) {
+    bool looks_up = l->n_draft > 0 && l->draft == NULL;
+    if (looks_up) g->index = draft_index_open(s->p->plan.n_ctx);
+    if (g->tokens == NULL || (looks_up && g->index == NULL)) {
+        free(g->tokens);
         free(g);
         return NULL;
     }
@@ -86,6 +92,8 @@ static generation *make(session *s, uint32_t token, const generate_limits *l)
     g->stops.n = l->n_stop;
     if (l->n_stop > 0) memcpy(g->stops.id, l->stop, l->n_stop * sizeof *l->stop);
     g->input = token;
+    g->drafted_at = UINT64_MAX;
+    g->hit = 0.5; /* nobody knows yet */
     pthread_cond_init(&g->r.done, NULL);
     return g;
 }
@@ -104,7 +112,8 @@ status session_generate(session *s, uint32_t token, const generate_limits *l, ge
         g->end = GENERATE_CONTEXT;
         g->r.finished = true;
     } else if (st == ST_OK) {
-        if (s->tokens != NULL) s->tokens[s->position] = token;
+        s->tokens[s->position] = token;
+        if (l->n_draft > 0) verify_begin(p);
         s->n_queued++;
         schedule_add(p, &g->r);
         engine_wake(p);
@@ -183,6 +192,7 @@ status generation_close(generation *g, errmsg *e)
     pthread_mutex_unlock(&p->lock);
     if (st == ST_OK && n_over > 0) st = session_truncate(s, keep, e);
     pthread_cond_destroy(&g->r.done);
+    draft_index_close(g->index);
     free(g->tokens);
     free(g);
     return st;

@@ -29,11 +29,8 @@ bool kvbooks_make(session *s)
         s->table[k].block = calloc(p->blocks_per_ctx, sizeof *s->table[k].block);
         fine = fine && s->table[k].block != NULL;
     }
-    if (p->n_pools > KV_CLASS_WINDOW) {
-        s->tokens = calloc(p->plan.n_ctx, sizeof *s->tokens);
-        fine = fine && s->tokens != NULL;
-    }
-    return fine;
+    s->tokens = calloc(p->plan.n_ctx, sizeof *s->tokens);
+    return fine && s->tokens != NULL;
 }
 
 void kvbooks_free(session *s)
@@ -215,7 +212,7 @@ void kvbooks_fork(const session *s, session *to)
     window_set(to, s->position);
     for (uint32_t k = 0; k < p->n_pools; k++)
         fork_table(s, to, (kv_class)k);
-    if (to->tokens != NULL) memcpy(to->tokens, s->tokens, s->position * sizeof *to->tokens);
+    memcpy(to->tokens, s->tokens, s->position * sizeof *to->tokens);
 }
 
 /* Keep the first n entries; those that were released are not there to drop. */

@@ -213,6 +213,14 @@ void pipeline_stage(const pipeline *p, uint32_t stage_i, stage_snapshot *out)
     pthread_mutex_unlock(lock);
 }
 
+void pipeline_drafts(const pipeline *p, draft_counts *out)
+{
+    pthread_mutex_t *lock = (pthread_mutex_t *)&p->lock;
+    pthread_mutex_lock(lock);
+    *out = p->verify.counts;
+    pthread_mutex_unlock(lock);
+}
+
 void pipeline_set_step_doors(pipeline *p, const step_doors *d)
 {
     pthread_mutex_lock(&p->lock);

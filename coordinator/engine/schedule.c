@@ -104,10 +104,16 @@ static flight *free_flight(pipeline *p)
     return NULL;
 }
 
+/* Its parts are generations. */
+static bool generates(const flight *f)
+{
+    return f->free_running || f->verify;
+}
+
 static void clear(flight *f)
 {
     f->seq = 0;
-    f->prime = f->free_running = false;
+    f->prime = f->free_running = f->verify = false;
     f->n_parts = f->n_rows = f->n_results = f->n_pieces = 0;
     f->rounds = f->n_groups = 1;
     f->group_end[0] = 0;
@@ -172,6 +178,20 @@ static void put_generation(const flight_part *part, draft *d, wire_row *row)
     d->stops[d->step->n_stops++] = g->stops;
 }
 
+/* The token that was drawn, then the drafts: each draws what comes after it. */
+static uint32_t put_drafts(const flight_part *part, draft *d, uint32_t n)
+{
+    const generation *g = part->r->generation;
+    const session *s = part->r->session;
+    uint32_t sampler_i = put_sampler(d, s);
+    for (uint32_t k = 0; k < part->n_rows; k++, n++) {
+        d->rows[n] = row_of(s, s->steps + k, part->first + k, k == 0 ? g->input : g->draft[k - 1]);
+        d->rows[n].flags |= ROW_SAMPLE;
+        d->rows[n].sampler_i = sampler_i;
+    }
+    return n;
+}
+
 static void put_rows(pipeline *p, flight *f, draft *d)
 {
     uint32_t n = 0;
@@ -180,6 +200,10 @@ static void put_rows(pipeline *p, flight *f, draft *d)
         const request *r = part->r;
         if (f->free_running) {
             put_generation(part, d, &d->rows[n++]);
+            continue;
+        }
+        if (f->verify) {
+            n = put_drafts(part, d, n);
             continue;
         }
         for (uint64_t i = part->first; i < part->first + part->n_rows; i++, n++) {
@@ -216,6 +240,7 @@ static status make_body(pipeline *p, flight *f, errmsg *e)
     *d.step = most;
     d.step->n_samplers = d.step->n_stops = 0;
     if (f->prime) d.step->flags |= STEP_PRIME;
+    if (f->verify && f->n_rows > f->n_parts) d.step->flags |= STEP_VERIFY;
     if (p->step_doors.overlap) d.step->flags |= STEP_OVERLAP;
     if (p->step_doors.prime_pipe) d.step->flags |= STEP_PRIME_PIPE;
     if (p->step_doors.overlap) d.step->slot = p->next_slot;
@@ -253,8 +278,8 @@ static void issued(pipeline *p, const flight *f)
         session *s = r->session;
         r->n_steps++;
         remove_session(p, s);
-        if (f->free_running) {
-            s->position += part->rounds;
+        if (generates(f)) {
+            s->position += f->verify ? part->n_rows : part->rounds;
             continue;
         }
         s->steps += part->n_rows;
@@ -266,7 +291,7 @@ static void issued(pipeline *p, const flight *f)
 
 static status slide(const flight *f, const flight_part *part, errmsg *e)
 {
-    uint64_t first = f->free_running ? part->first : part->r->first_position + part->first;
+    uint64_t first = generates(f) ? part->first : part->r->first_position + part->first;
     return kvbooks_slide(part->r->session, first, f->free_running ? part->rounds : part->n_rows, e);
 }
 
@@ -377,9 +402,28 @@ static status take_tokens(pipeline *p, flight *f, uint32_t g, errmsg *e)
     return ST_OK;
 }
 
+/* Tokens of a step that verified: all up to the first draft that was not drawn. */
+static status take_drafts(pipeline *p, flight *f, errmsg *e)
+{
+    for (uint32_t k = 0; k < f->n_parts; k++) {
+        flight_part *part = &f->part[k];
+        generation *g = part->r->generation;
+        while (!part->dead) {
+            uint64_t position = part->first + part->n_drawn;
+            uint32_t token, next = part->n_drawn;
+            TRY(ring_token(p, f, part->r->session, position, &token, e));
+            part->n_drawn++;
+            part->dead = generation_drew(g, position, token) || part->n_drawn == part->n_rows ||
+                         token != g->draft[next];
+        }
+    }
+    return ST_OK;
+}
+
 static uint32_t n_expected(const flight *f, uint32_t g)
 {
     uint32_t n = 0;
+    if (f->verify) return f->n_rows;
     if (!f->free_running) return f->n_results;
     for (uint32_t k = group_begin(f, g); k < f->group_end[g]; k++) n += !f->part[k].dead;
     return n;
@@ -407,9 +451,10 @@ static status land(pipeline *p, flight *f, errmsg *e)
     f->seq = 0;
     p->n_flights--;
     if (f->free_running) p->round_ns = (now_ns() - f->issued_ns) / f->rounds;
+    if (generates(f)) verify_landed(p, f);
     for (uint32_t k = 0; k < f->n_parts; k++) {
         request *r = f->part[k].r;
-        if (f->free_running) {
+        if (generates(f)) {
             TRY(land_generation(p, &f->part[k], e));
             continue;
         }
@@ -436,6 +481,7 @@ status schedule_result(pipeline *p, uint64_t seq, const wire_result *result, err
                           result->n_rows);
     }
     if (f->free_running) TRY(take_tokens(p, f, g, e));
+    if (f->verify) TRY(take_drafts(p, f, e));
     for (uint32_t i = 0; i < f->n_results; i++) TRY(take_row(p, f, &f->result[i], e));
     if (++f->n_pieces < f->rounds * f->n_groups) return ST_OK;
     return land(p, f, e);
@@ -459,8 +505,8 @@ void schedule_end_all(pipeline *p)
         for (uint32_t k = 0; f->seq != 0 && k < f->n_parts; k++) {
             request *r = f->part[k].r;
             if (--r->n_steps > 0) continue;
-            if (f->free_running) remove_first(r->session);
-            if (f->free_running || r->n_issued == r->n_tokens) finish(p, r);
+            if (generates(f)) remove_first(r->session);
+            if (generates(f) || r->n_issued == r->n_tokens) finish(p, r);
         }
         f->seq = 0;
     }

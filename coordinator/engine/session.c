@@ -149,8 +149,7 @@ static status submit(session *s, request *r, errmsg *e)
                           (unsigned long long)s->position);
     }
     TRY(kvbooks_reserve(s, r->n_tokens, e));
-    if (s->tokens != NULL)
-        memmove(&s->tokens[s->position], r->tokens, r->n_tokens * sizeof *r->tokens);
+    memmove(&s->tokens[s->position], r->tokens, r->n_tokens * sizeof *r->tokens);
     r->session = s;
     r->first_position = s->position;
     r->next_token = TOKEN_NONE;

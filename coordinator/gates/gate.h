@@ -61,6 +61,7 @@ static inline uint64_t gate_positions(const gate_context *g)
  * ST_USAGE, ST_RESOURCES, or any fault of the reference. A fault in an arm is that arm's red. */
 MUST_USE status gate_ppn(const gate_context *g, errmsg *e);
 MUST_USE status gate_batch(const gate_context *g, errmsg *e);
+MUST_USE status gate_spec(const gate_context *g, errmsg *e);
 MUST_USE status gate_prime(const gate_context *g, errmsg *e);
 MUST_USE status gate_transport(const gate_context *g, errmsg *e);
 

@@ -100,6 +100,14 @@ static void judge_batches(judge *j, const stage_snapshot *b, const stage_snapsho
             "prompt batches that walked split", s, s);
 }
 
+static void judge_verifies(judge *j, const stage_snapshot *b, const stage_snapshot *a,
+                           const gate_expect *x, uint32_t s)
+{
+    must_be(j, a->n_verifies - b->n_verifies, x->n_verifies, "steps that verified drafts", s, s);
+    must_be(j, a->n_verifies_split - b->n_verifies_split, x->n_stages > 1 ? x->n_verifies : 0,
+            "steps that verified drafts and walked split", s, s);
+}
+
 /* The ends of a boundary where the schedule decides how much crosses it. */
 static void judge_free(judge *j, const end_counts *tx, const end_counts *rx, const gate_expect *x,
                        bool rows_cross, uint32_t from, uint32_t to)
@@ -126,6 +134,7 @@ static bool judge_all(gate_arm *arm, const gate_counts *b, const gate_counts *a,
         if (!x->free_running)
             must_be(&j, after->n_chunks - before->n_chunks, x->chunks, "prompt chunks", s, s);
         judge_batches(&j, before, after, x->n_stages, s);
+        if (x->verifies) judge_verifies(&j, before, after, x, s);
         if (x->n_stages == 1) continue;
         uint32_t next = (s + 1) % x->n_stages;
         const stage_snapshot *next_before = next < b->n_stages ? &b->stage[next] : &nothing;
@@ -152,6 +161,7 @@ static void fill(gate_arm *arm, const gate_counts *b, const gate_counts *a)
         arm->overlaps += a->stage[s].n_overlaps - b->stage[s].n_overlaps;
         arm->batches += a->stage[s].n_batches - b->stage[s].n_batches;
         arm->prime_batches += a->stage[s].n_prime_batches - b->stage[s].n_prime_batches;
+        arm->verifies += a->stage[s].n_verifies - b->stage[s].n_verifies;
         arm->rounds += a->stage[s].n_free_rounds - b->stage[s].n_free_rounds;
     }
 }

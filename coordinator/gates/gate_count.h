@@ -28,6 +28,8 @@ typedef struct {
     uint64_t steps;        /* with rows: each crosses every boundary once */
     bool free_running;     /* how many steps, chunks and crossings is up to the schedule: the two
                             * ends of a boundary agree, and dead rows may cross it too */
+    bool verifies;         /* so many steps verified drafts, in every stage */
+    uint64_t n_verifies;
     gate_slots slots;
 } gate_expect;
 

@@ -107,6 +107,30 @@ has_text() {
     fails cmp -s "$TEST_DIR/default" "$TEST_DIR/out"
 }
 
+@test "run --draft: the same text, and drafts that were accepted" {
+    local n t
+    local cat="The cat sat on the mat. The cat sat on the mat. The cat sat on the"
+    for t in 0 0.8; do
+        run_pp run -p "$cat" -n 200 --temp "$t"
+        cp "$TEST_DIR/out" "$TEST_DIR/plain"
+        for n in 1 3; do
+            # Steps that cost the same however many rows they have: drafts are worth it.
+            run_pp run -p "$cat" -n 200 --temp "$t" --draft 6 --stages $n --fault \
+                stage=all,at=decode,kind=slow:2,every=1
+            [[ $status == 0 ]] || {
+                cat "$TEST_DIR/err" >&2
+                return 1
+            }
+            cmp "$TEST_DIR/plain" "$TEST_DIR/out"
+            grep -qE 'drafts: [0-9]+ of [0-9]+ tokens accepted, in [0-9]' "$TEST_DIR/err"
+            [[ $t != 0 ]] || grep -qE 'drafts: [1-9][0-9]* of' "$TEST_DIR/err"
+        done
+    done
+    run_pp run -p "$cat" -n 20 --json --draft 4
+    json_ok "$TEST_DIR/out" '$l->{n_drafted} >= $l->{n_accepted}'
+    refused 2 "--draft" run -p x --draft 17
+}
+
 @test "run --json: a line a token, whole characters, the last line closes" {
     run_pp run --json -p "Once upon" -n 20 --temp 0 --stages 2
     [[ $status == 0 ]]

@@ -96,6 +96,19 @@ json() {
     assert_nothing_left
 }
 
+@test "spec: drafts that are verified give what plain decode gives" {
+    gate spec --json -m "$DEMO"
+    expect 0
+    [[ $(json verdict) == green ]]
+    # the reference, and nine arms each of 1, 2, 3 and 8 stages
+    [[ $(json arms) == 37 ]]
+    ! grep -E '"(verify_steps|drafted|accepted)":0,' <<<"$(grep '"arm":"K=' <<<"$OUT")"
+    for arm in "K=1, greedy" "K=2, sampled" "K=8, sampled" "K=4, together"; do
+        grep -q "\"arm\":\"$arm\",\"stages\":8" <<<"$OUT"
+    done
+    assert_nothing_left
+}
+
 @test "transport: every edge in both slots, probed and used" {
     gate transport --json -m "$DEMO"
     expect 0
@@ -114,9 +127,9 @@ json() {
 
 @test "the canaries of every gate are noticed" {
     gate all -m "$DEMO" --canary
-    expect 1 "^red: .*all 22 canaries were noticed"
+    expect 1 "^red: .*all 27 canaries were noticed"
     no_line "^GREEN"
-    [[ $(grep -c "^red   " <<<"$OUT") == 22 ]]
+    [[ $(grep -c "^red   " <<<"$OUT") == 27 ]]
     assert_nothing_left
 }
 
@@ -144,6 +157,12 @@ busy() {
 @test "batch is green under load" {
     busy
     gate batch -m "$DEMO" --stages 3 -p 70 -n 2
+    expect 0 "^# green"
+}
+
+@test "spec is green under load" {
+    busy
+    gate spec -m "$DEMO" --stages 3 -p 70 -n 2
     expect 0 "^# green"
 }
 
@@ -189,7 +208,7 @@ busy() {
     done <<END
 2
 2 ppn prime
-2 spec
+2 sepc
 2 ppn -m $DEMO -p 23
 2 ppn -m $DEMO -p 4001
 2 ppn -m $DEMO -n 0

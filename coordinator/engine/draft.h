@@ -1,0 +1,26 @@
+/* draft.h - drafts by prompt lookup: what followed the last few tokens when they stood there before.
+ *
+ * An index of a sequence that only grows: for each n-gram (DRAFT_GRAMS lengths, the longest first)
+ * where it ended last, in tables that remember one of those whose hashes collide. What is found is
+ * compared before it is used, and copied token by token, so that a repetition shorter than the draft
+ * goes on repeating. A pure function of the tokens. */
+#ifndef COORDINATOR_DRAFT_H
+#define COORDINATOR_DRAFT_H
+
+#include <stdint.h>
+
+#define DRAFT_GRAMS     2u /* lengths: DRAFT_GRAM_MAX, and one less for each further */
+#define DRAFT_GRAM_MAX  3u
+
+typedef struct draft_index draft_index;
+
+/* For a sequence of at most n_max tokens; NULL: no memory. close(NULL) is legal. */
+draft_index *draft_index_open(uint64_t n_max);
+void draft_index_close(draft_index *d);
+
+/* Fill out with up to `room` tokens that may follow tokens [n], and say how many: room, or 0 where
+ * nothing is found. n <= n_max; the tokens of an earlier call are a beginning of these. */
+uint32_t draft_index_guess(draft_index *d, const uint32_t *tokens, uint64_t n, uint32_t *out,
+                           uint32_t room);
+
+#endif

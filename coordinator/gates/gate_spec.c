@@ -1,0 +1,394 @@
+/* spec: plain decode = speculative decode, at any depth, greedy and sampled.
+ *
+ * The work of a session: a prompt, gate_burst tokens that it draws by itself, then n_decode steps
+ * whose logits are compared, for they read what is left in the KV cache. The reference steps token by
+ * token through one stage. The arms, for every number of stages:
+ *
+ *   K=1, 2, 4, 8, greedy and sampled   one session; each step verifies up to K drafts
+ *   K=4, together                      both, and a plain one, each driven by a thread of its own
+ *
+ * The drafts are the reference's tokens, wrong at fixed places, so that some are accepted and some
+ * are not, and an arm in which either did not happen is red. Counters must show that every stage
+ * walked the steps that verified, and no rows but the tokens drawn and the drafts that were wrong. */
+#include "coordinator/commands/random_tokens.h"
+#include "coordinator/gates/gate_count.h"
+#include "coordinator/gates/gate_pipe.h"
+#include "coordinator/gates/gate_record.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define N_SESSIONS     3u /* greedy, sampled, and the plain one of `together` */
+#define TEMPERATURE    0.9f
+#define TOGETHER_DEPTH 4u
+static const uint32_t depths[] = {1, 2, 4, 8};
+
+typedef struct {
+    const gate_context *g;
+    uint32_t n_drawn;
+    uint32_t *prompt;                     /* [n_prompt + N_SESSIONS]: each begins one later */
+    uint32_t *truth, *drawn;              /* [N_SESSIONS, 1 + n_drawn]: after the prompt */
+    gate_record reference, got;           /* the steps: N_SESSIONS * n_decode rows */
+} work;
+
+/* How sessions [begin, end) are walked. */
+typedef struct {
+    uint32_t begin, end, depth;
+    bool stepped;      /* token by token: the reference */
+    bool all_wrong;    /* canaries: no draft is right */
+    bool no_drafts;    /* none is verified */
+    bool keeps_wrong;  /* a wrong draft stays in the session as if it had been drawn */
+} way;
+
+/* One session's thread. */
+typedef struct {
+    work *w;
+    pipeline *p;
+    const way *how;
+    uint32_t i;
+    status result;
+    errmsg why;
+} walker;
+
+static uint32_t *tokens_of(const work *w, uint32_t *all, uint32_t i)
+{
+    return all + (uint64_t)i * (1 + w->n_drawn);
+}
+
+static sampler_params sampler_of(const work *w, uint32_t i)
+{
+    sampler_params s = sampler_default();
+    if (i > 0) s.temperature = TEMPERATURE;
+    s.seed = w->g->seed + i;
+    return s;
+}
+
+/* --- drafts ------------------------------------------------------------------------------------------ */
+
+/* Right for up to seven tokens on end, wrong with one right token between, in turn. */
+static bool is_wrong(const way *how, uint32_t at)
+{
+    return how->all_wrong || at % 11 == 3 || at % 11 == 5;
+}
+
+static uint32_t guess(void *ctx, const uint32_t *tokens, uint64_t n, uint32_t *out, uint32_t room)
+{
+    const walker *x = ctx;
+    const uint32_t *truth = tokens_of(x->w, x->w->truth, x->i);
+    uint32_t at = (uint32_t)(n - 1) - x->w->g->n_prompt; /* of the last token in truth */
+    (void)tokens;
+    for (uint32_t k = 0; k < room; k++) {
+        uint32_t next = at + 1 + k <= x->w->n_drawn ? truth[at + 1 + k] : 0;
+        out[k] = is_wrong(x->how, at + 1 + k) ? (next + 1) % x->w->g->model.n_vocab : next;
+    }
+    return room;
+}
+
+/* --- one session ------------------------------------------------------------------------------------- */
+
+static status step_tokens(const work *w, session *s, uint32_t *drawn, errmsg *e)
+{
+    for (uint32_t k = 0; k < w->n_drawn; k++) TRY(session_step(s, drawn[k], NULL, &drawn[k + 1], e));
+    return ST_OK;
+}
+
+static status generate_tokens(walker *x, session *s, uint32_t *drawn, errmsg *e)
+{
+    uint32_t n = x->w->n_drawn;
+    generate_limits l = {.n_max = n,
+                         .n_draft = x->i == 2 || x->how->no_drafts ? 0 : x->how->depth,
+                         .draft_always = true,
+                         .draft = guess,
+                         .draft_ctx = x};
+    generation *g;
+    errmsg ignored = {0};
+    TRY(session_generate(s, drawn[0], &l, &g, e));
+    status st = ST_OK;
+    for (uint32_t k = 0; k < n && st == ST_OK; k++) st = generation_next(g, &drawn[1 + k], e);
+    status closed = generation_close(g, st == ST_OK ? e : &ignored);
+    return st == ST_OK ? closed : st;
+}
+
+/* What a lost rollback would leave behind: the last applied token is another. */
+static status keep_wrong(const work *w, session *s, uint32_t token, errmsg *e)
+{
+    TRY(session_truncate(s, session_position(s) - 1, e));
+    return session_step(s, (token + 1) % w->g->model.n_vocab, NULL, NULL, e);
+}
+
+static status walk_session(walker *x, session *s, errmsg *e)
+{
+    work *w = x->w;
+    uint32_t *drawn = tokens_of(w, w->drawn, x->i), n_decode = w->g->n_decode;
+    TRY(session_prime(s, w->prompt + x->i, w->g->n_prompt, NULL, &drawn[0], e));
+    if (x->how->stepped)
+        TRY(step_tokens(w, s, drawn, e));
+    else
+        TRY(generate_tokens(x, s, drawn, e));
+    if (x->how->keeps_wrong) TRY(keep_wrong(w, s, drawn[w->n_drawn - 1], e));
+    uint32_t next = drawn[w->n_drawn];
+    for (uint32_t row = x->i * n_decode; row < (x->i + 1) * n_decode; row++) {
+        TRY(session_step(s, next, gate_record_rows(&w->got, row, 1), &next, e));
+        w->got.tokens[row] = next;
+    }
+    return ST_OK;
+}
+
+static void *walker_main(void *arg)
+{
+    walker *x = arg;
+    sampler_params sampler = sampler_of(x->w, x->i);
+    session *s;
+    x->result = session_open(x->p, &sampler, &s, &x->why);
+    if (x->result == ST_OK) x->result = walk_session(x, s, &x->why);
+    if (s != NULL) session_drop(s);
+    return NULL;
+}
+
+static status walk(work *w, pipeline *p, const way *how, errmsg *e)
+{
+    walker x[N_SESSIONS];
+    pthread_t thread[N_SESSIONS];
+    bool started[N_SESSIONS] = {false};
+    step_doors d = gate_doors(w->g, gate_chunk(w->g), true, true);
+    pipeline_set_step_doors(p, &d);
+    gate_record_clear(&w->got);
+    for (uint32_t i = how->begin; i < how->end; i++) {
+        x[i] = (walker){.w = w, .p = p, .how = how, .i = i};
+        if (!how->stepped) started[i] = pthread_create(&thread[i], NULL, walker_main, &x[i]) == 0;
+        if (!started[i]) walker_main(&x[i]);
+    }
+    status st = ST_OK;
+    for (uint32_t i = how->begin; i < how->end; i++) {
+        if (started[i]) pthread_join(thread[i], NULL);
+        if (st == ST_OK && x[i].result != ST_OK) st = errmsg_set(e, x[i].result, "%s", x[i].why.text);
+    }
+    return st;
+}
+
+/* --- an arm ------------------------------------------------------------------------------------------ */
+
+static void compare(gate_arm *a, work *w, const way *how)
+{
+    uint32_t n_decode = w->g->n_decode;
+    for (uint32_t i = how->begin; i < how->end; i++) {
+        const uint32_t *want = tokens_of(w, w->truth, i), *got = tokens_of(w, w->drawn, i);
+        for (uint32_t k = 0; k <= w->n_drawn; k++) {
+            a->n_tokens++;
+            if (want[k] == got[k]) continue;
+            gate_arm_red(a, "session %u, token %u is %u, drawn plainly it is %u; they differ", i, k, got[k],
+                         want[k]);
+            break; /* what follows it differs too */
+        }
+    }
+    gate_record_compare(a, &w->reference, &w->got, how->begin * n_decode, how->end * n_decode);
+}
+
+static void check_counts(gate_arm *a, work *w, pipeline *p, const gate_counts *before,
+                         const draft_counts *c0, uint32_t n_stages, const way *how)
+{
+    draft_counts c;
+    pipeline_drafts(p, &c);
+    c.n_verifies -= c0->n_verifies;
+    c.n_drafted -= c0->n_drafted;
+    c.n_accepted -= c0->n_accepted;
+    uint64_t rows = (uint64_t)w->g->n_prompt + w->n_drawn + w->g->n_decode;
+    gate_expect x = {.n_stages = n_stages,
+                     .row_bytes = w->g->model.row_bytes,
+                     .rows = rows * (how->end - how->begin) + c.n_drafted - c.n_accepted,
+                     .free_running = true,
+                     .verifies = true,
+                     .n_verifies = c.n_verifies,
+                     .slots = n_stages == 1 ? SLOTS_FIRST_ONLY : SLOTS_BOTH};
+    gate_counts_check(a, p, before, &x);
+    a->drafted = c.n_drafted;
+    a->accepted = c.n_accepted;
+    if (how->stepped) return;
+    if (c.n_verifies == 0)
+        gate_arm_red(a, "no step verified drafts");
+    else if (c.n_accepted == 0)
+        gate_arm_red(a, "no draft was accepted, of %llu", (unsigned long long)c.n_drafted);
+    else if (c.n_accepted == c.n_drafted)
+        gate_arm_red(a, "no draft was rejected, of %llu", (unsigned long long)c.n_drafted);
+}
+
+static status arm_run(work *w, pipeline *p, gate_arm *a, uint32_t n_stages, const way *how, errmsg *e)
+{
+    gate_counts before;
+    draft_counts c0;
+    errmsg why = {0};
+    gate_arm_again(a);
+    a->cuts = pipeline_plan(p)->cuts;
+    gate_counts_take(&before, p);
+    pipeline_drafts(p, &c0);
+    status s = walk(w, p, how, &why);
+    if (s == ST_OK) {
+        compare(a, w, how);
+        check_counts(a, w, p, &before, &c0, n_stages, how);
+        return ST_OK;
+    }
+    if (gate_fatal(s)) return errmsg_set(e, s, "%s", why.text);
+    gate_arm_red(a, "%s", why.text);
+    return ST_OK;
+}
+
+static status arm_report(work *w, pipeline *p, const way *how, const char *who, errmsg *e)
+{
+    gate_arm a;
+    gate_arm_begin(&a, "spec", "K=%u, %s", how->depth, who);
+    TRY(arm_run(w, p, &a, pipeline_plan(p)->cuts.n_stages, how, e));
+    gate_report_arm(w->g->report, &a);
+    return ST_OK;
+}
+
+static status arms_run(work *w, pipeline *p, errmsg *e)
+{
+    for (uint32_t k = 0; k < sizeof depths / sizeof *depths; k++) {
+        TRY(arm_report(w, p, &(way){.begin = 0, .end = 1, .depth = depths[k]}, "greedy", e));
+        TRY(arm_report(w, p, &(way){.begin = 1, .end = 2, .depth = depths[k]}, "sampled", e));
+    }
+    return arm_report(w, p, &(way){.end = N_SESSIONS, .depth = TOGETHER_DEPTH}, "together", e);
+}
+
+/* --- pipelines --------------------------------------------------------------------------------------- */
+
+static status pipe_open(pipeline **p, const work *w, const gate_cuts *c, const char *fault_text,
+                        errmsg *e)
+{
+    gate_setup setup = {.fault = fault_text, .n_sessions = N_SESSIONS};
+    return gate_pipe_open(p, w->g, c, &setup, e);
+}
+
+/* A pipeline that does not start is one red arm. */
+static status cuts_run(work *w, const gate_cuts *c, errmsg *e)
+{
+    pipeline *p;
+    errmsg why = {0};
+    status s = pipe_open(&p, w, c, NULL, &why);
+    if (s == ST_OK) {
+        s = arms_run(w, p, e);
+        pipeline_close(p);
+        return s;
+    }
+    if (gate_fatal(s)) return errmsg_set(e, s, "%s", why.text);
+    gate_arm a;
+    gate_arm_begin(&a, "spec", "start");
+    gate_arm_red(&a, "%u stages did not start: %s", c->n_stages, why.text);
+    gate_report_arm(w->g->report, &a);
+    return ST_OK;
+}
+
+/* What was walked becomes the reference; it is an arm too, and its counters must be right. */
+static status reference_walk(work *w, pipeline *p, gate_arm *a, errmsg *e)
+{
+    const way plain = {.end = N_SESSIONS, .stepped = true};
+    gate_counts before;
+    draft_counts c0;
+    gate_arm_begin(a, "spec", "reference, token by token");
+    gate_arm_again(a);
+    a->cuts = pipeline_plan(p)->cuts;
+    gate_counts_take(&before, p);
+    pipeline_drafts(p, &c0);
+    TRY(walk(w, p, &plain, e));
+    gate_record logits = w->got;
+    w->got = w->reference;
+    w->reference = logits;
+    memcpy(w->truth, w->drawn, (uint64_t)N_SESSIONS * (1 + w->n_drawn) * sizeof *w->truth);
+    check_counts(a, w, p, &before, &c0, 1, &plain);
+    if (a->drafted > 0) gate_arm_red(a, "steps verified drafts where none should be");
+    return ST_OK;
+}
+
+static status reference_run(work *w, errmsg *e)
+{
+    gate_cuts one = gate_cuts_even(1);
+    pipeline *p;
+    gate_arm a;
+    TRY(pipe_open(&p, w, &one, NULL, e));
+    status s = reference_walk(w, p, &a, e);
+    if (s == ST_OK && !w->g->canary) {
+        gate_report_arm(w->g->report, &a);
+        s = arms_run(w, p, e);
+    }
+    pipeline_close(p);
+    return s;
+}
+
+/* --- canaries ---------------------------------------------------------------------------------------- */
+
+typedef struct {
+    const char *broken, *fault;
+    bool one_stage;
+    way how;
+    const char *because;
+} canary;
+
+#define SAMPLED .how.begin = 1, .how.end = 2, .how.depth = TOGETHER_DEPTH
+static const canary canaries[] = {
+    {.broken = "stage 0 flips one bit of what it sends in a step that verifies",
+     .fault = "stage=0,at=decode,kind=corrupt", SAMPLED,
+     .because = "differ"},
+    {.broken = "a wrong draft stays in the session", SAMPLED, .how.keeps_wrong = true,
+     .because = "differ"},
+    {.broken = "no draft is right", SAMPLED, .how.all_wrong = true,
+     .because = "no draft was accepted"},
+    {.broken = "tokens are drawn one by one where drafts should be verified", SAMPLED,
+     .how.no_drafts = true,
+     .because = "no step verified drafts"},
+    {.broken = "one stage runs where several should", .one_stage = true, SAMPLED,
+     .because = "expected"},
+};
+
+static status canary_run(work *w, const gate_cuts *c, const canary *k, errmsg *e)
+{
+    gate_cuts one = gate_cuts_even(1);
+    pipeline *p;
+    gate_arm a;
+    gate_arm_begin(&a, "spec", "K=%u, sampled", k->how.depth);
+    TRY(pipe_open(&p, w, k->one_stage ? &one : c, k->fault, e));
+    status s = arm_run(w, p, &a, c->n_stages, &k->how, e);
+    pipeline_close(p);
+    if (s == ST_OK) gate_report_canary(w->g->report, &a, k->broken, k->because);
+    return s;
+}
+
+/* --- the gate ---------------------------------------------------------------------------------------- */
+
+static status work_open(work *w, const gate_context *g, errmsg *e)
+{
+    uint32_t n_tokens = g->n_prompt + N_SESSIONS, n_rows = N_SESSIONS * g->n_decode;
+    *w = (work){.g = g, .n_drawn = gate_burst(g)};
+    w->prompt = malloc(n_tokens * sizeof *w->prompt);
+    w->truth = calloc((uint64_t)N_SESSIONS * (1 + w->n_drawn), sizeof *w->truth);
+    w->drawn = calloc((uint64_t)N_SESSIONS * (1 + w->n_drawn), sizeof *w->drawn);
+    if (w->prompt == NULL || w->truth == NULL || w->drawn == NULL)
+        return errmsg_set(e, ST_RESOURCES, "no memory for %u tokens", n_tokens);
+    random_tokens(w->prompt, n_tokens, g->model.n_vocab, g->seed);
+    TRY(gate_record_open(&w->reference, n_rows, g->model.n_vocab, e));
+    return gate_record_open(&w->got, n_rows, g->model.n_vocab, e);
+}
+
+status gate_spec(const gate_context *g, errmsg *e)
+{
+    work w;
+    gate_cuts cuts[4];
+    uint32_t n_cuts;
+    status s = work_open(&w, g, e);
+    if (s != ST_OK) goto done;
+    TRY_DONE(s, gate_cuts_few(cuts, &n_cuts, g, e));
+    TRY_DONE(s, reference_run(&w, e));
+    if (g->canary) {
+        for (uint32_t i = 0; i < sizeof canaries / sizeof *canaries; i++)
+            TRY_DONE(s, canary_run(&w, &cuts[0], &canaries[i], e));
+    } else {
+        for (uint32_t i = 0; i < n_cuts; i++) TRY_DONE(s, cuts_run(&w, &cuts[i], e));
+    }
+done:
+    free(w.prompt);
+    free(w.truth);
+    free(w.drawn);
+    gate_record_close(&w.reference);
+    gate_record_close(&w.got);
+    return s;
+}
