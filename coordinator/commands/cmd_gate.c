@@ -15,10 +15,11 @@
 #define SEED_DEFAULT 42u
 
 #define USAGE                                                                                      \
-    "gate ppn|prime|transport|all [-m FILE] [--stages N] [--splits ..] [--canary] [--json]"
+    "gate ppn|batch|prime|transport|all [-m FILE] [--stages N] [--splits ..] [--canary] [--json]"
 #define ABOUT                                                                                      \
     "Runs the same work in two ways and compares every bit of the logits, and every token:\n"      \
     "  ppn        one stage = N stages at every cut; serial = pipelined\n"                         \
+    "  batch      a session alone = the same among others that join and leave\n"                   \
     "  prime      a prompt in one piece = in chunks of any sizes, forked, truncated\n"             \
     "  transport  bytes sent = bytes received: every edge, both slots\n"                           \
     "Counters must show that each mechanism ran: rows, bytes and crossings of every boundary,\n"   \
@@ -35,6 +36,7 @@ typedef struct {
 
 static const gate_entry gates[] = {
     {"ppn", gate_ppn},
+    {"batch", gate_batch},
     {"prime", gate_prime},
     {"transport", gate_transport},
 };
@@ -97,7 +99,7 @@ static status find_gates(const char *name, uint32_t *begin, uint32_t *end, errms
         *end = i + 1;
         return ST_OK;
     }
-    return errmsg_set(e, ST_USAGE, "no gate '%.40s'; there are: ppn, prime, transport, all", name);
+    return errmsg_set(e, ST_USAGE, "no gate '%.40s'; there are: ppn, batch, prime, transport, all", name);
 }
 
 static status run_gates(gate_context *g, uint32_t begin, uint32_t end, errmsg *e)
@@ -145,7 +147,7 @@ int cmd_gate(int argc, char **argv)
                       .n_decode = n_decode,
                       .seed = seed,
                       .report = &report};
-    status s = n_names == 0 ? errmsg_set(&e, ST_USAGE, "which gate: ppn, prime, transport or all?")
+    status s = n_names == 0 ? errmsg_set(&e, ST_USAGE, "which gate: ppn, batch, prime, transport or all?")
                             : find_gates(name[0], &begin, &end, &e);
     if (s == ST_OK) s = shape_take(&random, &c, &e);
     g.model_path = c.model;
@@ -155,5 +157,5 @@ int cmd_gate(int argc, char **argv)
     if (s == ST_OK) s = shape_ready(&random, &c, &e);
     if (s == ST_OK) s = run_gates(&g, begin, end, &e);
     if (s != ST_OK) return command_failed(&e);
-    return gate_report_verdict(&report, end - begin == 1 ? name[0] : "ppn, prime, transport");
+    return gate_report_verdict(&report, end - begin == 1 ? name[0] : "ppn, batch, prime, transport");
 }

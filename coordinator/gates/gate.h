@@ -60,6 +60,7 @@ static inline uint64_t gate_positions(const gate_context *g)
  * only when the gate could not be walked to its end: ST_INTERRUPTED, ST_BAD_MODEL, ST_BAD_DOOR,
  * ST_USAGE, ST_RESOURCES, or any fault of the reference. A fault in an arm is that arm's red. */
 MUST_USE status gate_ppn(const gate_context *g, errmsg *e);
+MUST_USE status gate_batch(const gate_context *g, errmsg *e);
 MUST_USE status gate_prime(const gate_context *g, errmsg *e);
 MUST_USE status gate_transport(const gate_context *g, errmsg *e);
 
