@@ -29,7 +29,7 @@ static bool terminated(const char *text, size_t bytes)
 static bool config_valid(const wire_config *c)
 {
     bool linked = c->n_stages > 1;
-    return c->n_stages >= 1 && c->n_stages <= STAGES_MAX && c->stage_i < c->n_stages &&
+    return c->edge_epoch > 0 && c->n_stages >= 1 && c->n_stages <= STAGES_MAX && c->stage_i < c->n_stages &&
            c->layer_begin < c->layer_end && c->layer_end <= c->n_layers && c->n_ctx >= 1 &&
            c->n_branches >= 1 && c->rows_max >= 1 && c->rows_max <= WIRE_ROWS_MAX &&
            c->n_readback >= 1 &&
@@ -42,9 +42,8 @@ static bool config_valid(const wire_config *c)
            terminated(c->fault, sizeof c->fault);
 }
 
-static bool step_valid(const wire_step *s, uint64_t body_bytes)
+static bool step_valid(const wire_step *s, uint64_t body_bytes, uint32_t flags)
 {
-    const uint32_t flags = STEP_PRIME | STEP_OVERLAP | STEP_PRIME_PIPE;
     return (s->flags & ~flags) == 0 && s->slot < 2 && s->n_kv_ops <= WIRE_KV_OPS_MAX &&
            s->n_rows <= WIRE_ROWS_MAX && s->n_samplers <= WIRE_SAMPLERS_MAX && s->rounds == 1 &&
            wire_step_bytes(s->n_kv_ops, s->n_rows, s->n_samplers) ==
@@ -73,7 +72,17 @@ bool wire_valid(const void *data, uint64_t bytes)
     case WIRE_PROBED:
         return h->body_bytes == sizeof(wire_probed);
     case WIRE_STEP:
-        return h->body_bytes >= sizeof(wire_step) && step_valid(body, h->body_bytes);
+        return h->body_bytes >= sizeof(wire_step) &&
+               step_valid(body, h->body_bytes, STEP_PRIME | STEP_OVERLAP | STEP_PRIME_PIPE);
+    case WIRE_REPLAY:
+        return h->body_bytes >= sizeof(wire_step) &&
+               step_valid(body, h->body_bytes, STEP_PRIME | STEP_RESET | STEP_THROUGH);
+    case WIRE_QUIESCED:
+        return h->body_bytes == sizeof(wire_quiesced);
+    case WIRE_REATTACH:
+        return h->body_bytes == sizeof(wire_reattach) && ((const wire_reattach *)body)->edge_epoch > 0;
+    case WIRE_REPLAYED:
+        return h->body_bytes == sizeof(wire_replayed);
     case WIRE_RESULT:
         return h->body_bytes == sizeof(wire_result);
     case WIRE_FAULT:
@@ -81,6 +90,7 @@ bool wire_valid(const void *data, uint64_t bytes)
                terminated(((const wire_fault *)body)->text, WIRE_TEXT_BYTES) &&
                ((const wire_fault *)body)->code < STATUS_COUNT;
     case WIRE_PROBE:
+    case WIRE_QUIESCE:
     case WIRE_STOP:
     case WIRE_BYE:
         return h->body_bytes == 0;

@@ -25,7 +25,7 @@ status edges_open(edges *out, const wire_config *c, const backend *b, backend_qu
                    .rows_max = c->rows_max,
                    .wait_limit_ms = c->wait_limit_ms};
     if (c->n_stages == 1) return ST_OK;
-    transport_options o = {.epoch = c->epoch, .stop = stop, .backend = b, .queue = q};
+    transport_options o = {.epoch = c->edge_epoch, .stop = stop, .backend = b, .queue = q};
     status s = ST_OK;
     o.fd = c->in_fd;
     TRY_DONE(s, out->kind->open(&out->in, &o, e));
@@ -148,10 +148,17 @@ status edges_send(edges *x, uint32_t slot, uint64_t seq, const wire_row *rows, u
                   .kind = SLOT_STEP,
                   .seq = seq,
                   .hidden = hidden};
-    /* Counted first, so that whoever sees the result of the step sees it counted; when the crossing
-     * fails, so does the process. */
+    /* Counted first, so that whoever sees the result of the step sees it counted; a crossing that
+     * fails ends the process or, when a stage was lost, is no crossing. */
+    uint64_t bytes = n_rows * boundary_row_bytes(x->kind->n_embd(x->out), 0);
     add(&x->words->tx_rows, n_rows);
-    add(&x->words->tx_bytes, n_rows * boundary_row_bytes(x->kind->n_embd(x->out), 0));
+    add(&x->words->tx_bytes, bytes);
     add(&x->words->tx_crossings[slot], 1);
-    return edges_cross(x, &c, e);
+    status s = edges_cross(x, &c, e);
+    if (s != ST_OK) {
+        add(&x->words->tx_rows, -(uint64_t)n_rows);
+        add(&x->words->tx_bytes, -bytes);
+        add(&x->words->tx_crossings[slot], -(uint64_t)1);
+    }
+    return s;
 }

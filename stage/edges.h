@@ -2,7 +2,8 @@
  *
  * Owned by the worker thread, but for edges_wake. With one stage there are none. Waits show in the
  * stage's words (starved, wait_in_ns, wait_out_ns) and end with ST_TIMEOUT after wait_limit_ms,
- * with ST_CLOSED when told to stop. */
+ * with ST_CLOSED when *stop is set: the stage is to end, or a neighbour was lost. To go on under
+ * another epoch they are closed and opened again. */
 #ifndef STAGE_EDGES_H
 #define STAGE_EDGES_H
 

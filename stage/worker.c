@@ -25,6 +25,7 @@ struct worker {
     stage_words *words;
     mailbox inbox, outbox;
     _Atomic uint32_t stop;
+    _Atomic uint32_t interrupts;     /* stop, and QUIESCE frames that wait in the inbox */
     pthread_mutex_t edges_lock;      /* edges are opened and closed under it: worker_stop wakes them */
     bool edges_open;
 
@@ -38,6 +39,8 @@ struct worker {
     injector injector;
     bool corrupt_probe;              /* kind=corrupt,at=load */
     bool faulted;
+    uint64_t applied_seq;            /* the last step whose KV operations were applied */
+    uint32_t n_replays;              /* since the one with STEP_RESET */
 };
 
 static bool is_first(const worker *w)
@@ -48,6 +51,11 @@ static bool is_first(const worker *w)
 static bool is_last(const worker *w)
 {
     return w->config.stage_i + 1 == w->config.n_stages;
+}
+
+static bool interrupted(const worker *w)
+{
+    return atomic_load_explicit(&w->interrupts, memory_order_acquire) != 0;
 }
 
 static void set_state(worker *w, stage_state s)
@@ -82,7 +90,19 @@ static int on_progress(void *ctx, uint64_t done, uint64_t total)
         atomic_store_explicit(&w->words->load_done_bytes, done, memory_order_relaxed);
     }
     atomic_fetch_add_explicit(&w->words->progress, 1, memory_order_release);
-    return atomic_load_explicit(&w->stop, memory_order_acquire) != 0;
+    return interrupted(w);
+}
+
+static status open_edges(worker *w, errmsg *e)
+{
+    pthread_mutex_lock(&w->edges_lock);
+    w->edges_open = false;
+    edges_close(&w->edges);
+    status s = edges_open(&w->edges, &w->config, backend_get((device_kind)w->config.device),
+                          stage_queue(w->body), w->words, &w->interrupts, e);
+    w->edges_open = s == ST_OK;
+    pthread_mutex_unlock(&w->edges_lock);
+    return s;
 }
 
 static status load(worker *w, const wire_config *c, errmsg *e)
@@ -96,6 +116,7 @@ static status load(worker *w, const wire_config *c, errmsg *e)
     set_state(w, STAGE_LOADING);
     TRY(inject_open(&w->injector, c->fault, c->stage_i, w->words, &w->stop, e));
     w->corrupt_probe = inject_at(&w->injector, FAULT_AT_LOAD, FAULT_STEP_ANY);
+    if (w->epoch > 1) inject_at(&w->injector, FAULT_AT_RECOVERY, FAULT_STEP_ANY);
     int fds[GGUF_FILES_MAX];
     for (uint32_t i = 0; i < c->n_model_fds; i++) fds[i] = c->model_fd[i];
     TRY(gguf_open_fds(&w->file, fds, c->n_model_fds, e));
@@ -117,11 +138,7 @@ static status load(worker *w, const wire_config *c, errmsg *e)
         if (w->results.n_rows != c->n_readback || w->results.n_vocab != w->model->n_vocab)
             return errmsg_set(e, ST_PROTOCOL, "the readback rows are not this model's");
     }
-    pthread_mutex_lock(&w->edges_lock);
-    status s = edges_open(&w->edges, &w->config, o.backend, stage_queue(w->body), w->words, &w->stop, e);
-    w->edges_open = s == ST_OK;
-    pthread_mutex_unlock(&w->edges_lock);
-    TRY(s);
+    TRY(open_edges(w, e));
     stage_facts f = stage_facts_get(w->body);
     wire_loaded loaded = {.weights_bytes = f.weights_bytes,
                           .kv_bytes = f.kv_bytes,
@@ -204,7 +221,8 @@ static status step(worker *w, const void *frame, errmsg *e)
     atomic_store_explicit(&w->words->step_entered, seq, memory_order_release);
     bool corrupt = inject_at(&w->injector, prime ? FAULT_AT_PRIME : FAULT_AT_DECODE, seq);
     uint64_t begin = now_ns();
-    TRY(stage_kv_ops(w->body, v.kv_ops, v.step->n_kv_ops, e));
+    if (seq > w->applied_seq) TRY(stage_kv_ops(w->body, v.kv_ops, v.step->n_kv_ops, e));
+    if (seq > w->applied_seq) w->applied_seq = seq;
     TRY(stage_rows(w->body, v.rows, v.step->n_rows, v.step->n_samplers, e));
     uint64_t busy = now_ns() - begin;
     if (!is_first(w)) {
@@ -230,6 +248,61 @@ static status step(worker *w, const void *frame, errmsg *e)
     return ST_OK;
 }
 
+/* --- when a stage was lost ------------------------------------------------------------------------- */
+
+static status quiesce(worker *w, errmsg *e)
+{
+    atomic_fetch_sub_explicit(&w->interrupts, 1, memory_order_acq_rel);
+    inject_at(&w->injector, FAULT_AT_RECOVERY, FAULT_STEP_ANY);
+    set_state(w, STAGE_QUIET);
+    wire_quiesced q = {.applied_seq = w->applied_seq,
+                       .done_seq = atomic_load_explicit(&w->words->step_done, memory_order_relaxed)};
+    return say(w, WIRE_QUIESCED, 0, &q, sizeof q, e);
+}
+
+static status reattach(worker *w, const wire_reattach *r, errmsg *e)
+{
+    w->config.edge_epoch = r->edge_epoch;
+    return open_edges(w, e);
+}
+
+/* Where replayed rows cross: apart from any step's number. */
+#define REPLAY_SEQ (1ull << 63)
+
+static status replay_rows(worker *w, const step_view *v, errmsg *e)
+{
+    uint64_t seq = REPLAY_SEQ + w->n_replays;
+    TRY(stage_rows(w->body, v->rows, v->step->n_rows, 0, e));
+    if (!is_first(w)) {
+        TRY(edges_receive(&w->edges, v->step->slot, seq, v->rows, v->step->n_rows,
+                          stage_hidden(w->body), e));
+    }
+    TRY(walk(w, v, false, e));
+    if (is_last(w)) return ST_OK;
+    return edges_send(&w->edges, v->step->slot, seq, v->rows, v->step->n_rows, stage_hidden(w->body), e);
+}
+
+/* Rows that this stage, or another, has lost: their K and V are written where they were. */
+static status replay(worker *w, const void *frame, errmsg *e)
+{
+    step_view v = wire_step_view(frame);
+    inject_at(&w->injector, FAULT_AT_RECOVERY, FAULT_STEP_ANY);
+    if ((v.step->flags & STEP_RESET) != 0) {
+        stage_reset(w->body);
+        w->applied_seq = 0;
+        w->n_replays = 0;
+    }
+    TRY(stage_kv_ops(w->body, v.kv_ops, v.step->n_kv_ops, e));
+    stage_rewrite(w->body, true);
+    status s = replay_rows(w, &v, e);
+    stage_rewrite(w->body, false);
+    TRY(s);
+    w->n_replays++;
+    atomic_fetch_add_explicit(&w->words->progress, 1, memory_order_release);
+    wire_replayed r = {.n = w->n_replays};
+    return say(w, WIRE_REPLAYED, 0, &r, sizeof r, e);
+}
+
 /* --- the thread ----------------------------------------------------------------------------------- */
 
 static status handle(worker *w, const mail *m, errmsg *e)
@@ -241,10 +314,19 @@ static status handle(worker *w, const mail *m, errmsg *e)
         return load(w, wire_body(m->frame), e);
     case WIRE_PROBE:
         if (w->body == NULL) break;
-        return probe(w, e);
+        return interrupted(w) ? ST_CLOSED : probe(w, e);
     case WIRE_STEP:
         if (w->body == NULL) break;
-        return step(w, m->frame, e);
+        return interrupted(w) ? ST_CLOSED : step(w, m->frame, e);
+    case WIRE_QUIESCE:
+        if (w->body == NULL) break;
+        return quiesce(w, e);
+    case WIRE_REATTACH:
+        if (w->body == NULL) break;
+        return reattach(w, wire_body(m->frame), e);
+    case WIRE_REPLAY:
+        if (w->body == NULL) break;
+        return interrupted(w) ? ST_CLOSED : replay(w, m->frame, e);
     default:
         break;
     }
@@ -335,12 +417,18 @@ mailbox *worker_outbox(worker *w)
     return &w->outbox;
 }
 
-void worker_stop(worker *w)
+void worker_interrupt(worker *w)
 {
-    atomic_store_explicit(&w->stop, 1, memory_order_release);
+    atomic_fetch_add_explicit(&w->interrupts, 1, memory_order_acq_rel);
     pthread_mutex_lock(&w->edges_lock);
     if (w->edges_open) edges_wake(&w->edges);
     pthread_mutex_unlock(&w->edges_lock);
+}
+
+void worker_stop(worker *w)
+{
+    atomic_store_explicit(&w->stop, 1, memory_order_release);
+    worker_interrupt(w);
 }
 
 bool worker_close(worker *w, uint32_t limit_ms)

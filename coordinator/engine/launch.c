@@ -146,6 +146,7 @@ status launch_config(pipeline *p, uint32_t s, errmsg *e)
     wire_config c = {.stage_i = s,
                      .n_stages = p->n_stages,
                      .epoch = p->stage[s].epoch,
+                     .edge_epoch = 1,
                      .n_layers = p->model->n_layers,
                      .layer_begin = sp->layer_begin,
                      .layer_end = sp->layer_end,
