@@ -61,6 +61,12 @@ typedef struct {
     _Atomic uint64_t tx_crossings[2];                /* by slot */
     _Atomic uint64_t rx_rows, rx_bytes;
     _Atomic uint64_t rx_crossings[2];
+    /* line 4, worker: steps that carried rows of several sessions, and those of them that walked a
+     * model cut into stages */
+    _Alignas(CACHE_LINE) _Atomic uint64_t n_batches; /* decode */
+    _Atomic uint64_t n_batches_split;
+    _Atomic uint64_t n_prime_batches;                /* prompt chunks */
+    _Atomic uint64_t n_prime_batches_split;
 } stage_words;
 
 typedef struct {
@@ -68,7 +74,7 @@ typedef struct {
     stage_words stage[STAGES_MAX];
 } run_block;
 
-_Static_assert(sizeof(stage_words) == 4 * CACHE_LINE, "a stage has four lines");
+_Static_assert(sizeof(stage_words) == 5 * CACHE_LINE, "a stage has five lines");
 _Static_assert(_Alignof(run_block) == CACHE_LINE, "lines start on lines");
 
 const char *stage_state_word(uint32_t state); /* "unknown" when out of range */

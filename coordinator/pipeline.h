@@ -66,6 +66,8 @@ typedef struct {
     uint64_t busy_ns, wait_in_ns, wait_out_ns;
     uint64_t tx_rows, tx_bytes, rx_rows, rx_bytes;
     uint64_t tx_crossings[2], rx_crossings[2];
+    uint64_t n_batches, n_batches_split; /* decode steps with rows of several sessions; cut */
+    uint64_t n_prime_batches, n_prime_batches_split; /* the same of prompt chunks */
     uint64_t load_ns;            /* from start to loaded */
 } stage_snapshot;
 void pipeline_stage(const pipeline *p, uint32_t stage_i, stage_snapshot *out);

@@ -210,6 +210,26 @@ static status walk(worker *w, const step_view *v, bool corrupt, errmsg *e)
     return s;
 }
 
+static bool of_several(const step_view *v)
+{
+    for (uint32_t i = 1; i < v->step->n_rows; i++)
+        if (v->rows[i].branch != v->rows[0].branch) return true;
+    return false;
+}
+
+static void count_step(worker *w, const step_view *v, uint64_t busy_ns)
+{
+    bool prime = (v->step->flags & STEP_PRIME) != 0;
+    stage_words *n = w->words;
+    add(&n->busy_ns, busy_ns);
+    add(&n->n_steps, 1);
+    add(&n->n_rows, v->step->n_rows);
+    if (prime) add(&n->n_chunks, 1);
+    if (!of_several(v)) return;
+    add(prime ? &n->n_prime_batches : &n->n_batches, 1);
+    if (w->config.n_stages > 1) add(prime ? &n->n_prime_batches_split : &n->n_batches_split, 1);
+}
+
 static status step(worker *w, const void *frame, errmsg *e)
 {
     step_view v = wire_step_view(frame);
@@ -235,10 +255,7 @@ static status step(worker *w, const void *frame, errmsg *e)
     if (is_last(w)) TRY(stage_head(w->body, v.samplers, &w->results, seq, &r.n_rows, e));
     busy += now_ns() - begin;
     /* Counted before it is handed on: who sees the step's result sees it counted, by every stage. */
-    add(&w->words->busy_ns, busy);
-    add(&w->words->n_steps, 1);
-    add(&w->words->n_rows, v.step->n_rows);
-    if (prime) add(&w->words->n_chunks, 1);
+    count_step(w, &v, busy);
     if (is_last(w))
         TRY(say(w, WIRE_RESULT, seq, &r, sizeof r, e));
     else

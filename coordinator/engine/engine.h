@@ -41,7 +41,7 @@ typedef struct {
 /* What a session asks for: tokens to append, results wanted. Owned by the caller that waits for it,
  * or by its `pending`. */
 typedef struct request {
-    struct request *next;
+    struct request *next;       /* of the same session, while rows are left to issue */
     session *session;
     const uint32_t *tokens;
     uint64_t n_tokens;
@@ -64,14 +64,29 @@ struct pending {
     pipeline *p;                /* outlives the session */
 };
 
-/* A step in flight. */
+/* Rows of one request in a step: its rows [first, first + n_rows), neighbours in the step too. */
+typedef struct {
+    request *r;
+    uint64_t first;
+    uint32_t n_rows;
+} flight_part;
+
+/* A readback row of a step in flight: row `row` of the request of part part_i. */
+typedef struct {
+    uint32_t readback, part_i;
+    uint64_t row;
+} flight_result;
+
+/* A step in flight: what it carries, and the message itself (the body of WIRE_STEP, without header),
+ * so that it can be issued again. Parts stand in the order of their rows; none: KV operations alone. */
 typedef struct {
     uint64_t seq;               /* 0: free */
-    request *owner;
-    uint32_t n_rows;
-    uint32_t n_readback;
-    uint32_t *readback;         /* [n_readback] rows, and which request row each is for */
-    uint64_t *readback_for;
+    bool prime;
+    uint32_t n_parts, n_rows, n_results;
+    flight_part *part;          /* [parts_max] */
+    flight_result *result;      /* [n_readback of the plan] */
+    unsigned char *body;        /* [body_bytes], room grows */
+    uint64_t body_bytes, body_room;
 } flight;
 
 /* Entries [first, n) hold blocks; those below first were released (window class). */
@@ -90,6 +105,9 @@ struct session {
     uint32_t *tokens;           /* [n_ctx]: what it holds, to prime it again; NULL without windows */
     sampler_params sampler;
     uint32_t n_queued;          /* requests not finished */
+    request *first, *last;      /* those that have rows to issue, in the order of positions */
+    session *ready_next;        /* in the pipeline's list, while first is not NULL */
+    uint64_t counted;           /* batch.c: the last count that has seen it */
 };
 
 struct pipeline {
@@ -123,10 +141,10 @@ struct pipeline {
 
     /* schedule */
     step_doors step_doors;
-    request *first, *last;      /* requests that have rows to issue, in order */
-    uint64_t next_seq;
+    session *ready_first, *ready_last; /* sessions that have rows to issue, whose turn comes first */
+    uint64_t next_seq, n_counts;
     flight *flights;            /* [window] */
-    uint32_t n_flights, window;
+    uint32_t n_flights, window, parts_max;
     wire_kv_op *kv_ops;         /* to go with the next steps, in order; grows */
     uint32_t n_kv_ops, kv_ops_room;
 
@@ -170,9 +188,16 @@ MUST_USE status supervise(pipeline *p, uint64_t elapsed_ns, errmsg *e);
 /* Say how stage s, which is reaped, was lost. Always a fault. */
 MUST_USE status supervise_lost(pipeline *p, uint32_t s, errmsg *e);
 
+/* --- batch.c: which rows form the next step ---------------------------------------------------------- */
+/* Steps that may be in flight at once, and parts of one step, for a plan. */
+uint32_t batch_window(const pipeline *p);
+uint32_t batch_parts_max(const pipeline *p);
+/* Choose parts for f, an empty flight; false: nothing may be issued now. */
+MUST_USE bool batch_choose(pipeline *p, flight *f);
+
 /* --- schedule.c: steps out, results in -------------------------------------------------------------- */
 MUST_USE status schedule_prepare(pipeline *p, errmsg *e); /* the books, sized by the plan */
-void schedule_add(pipeline *p, request *r);               /* to the end of the queue */
+void schedule_add(pipeline *p, request *r);               /* behind what its session asked before */
 MUST_USE status schedule_issue(pipeline *p, errmsg *e);
 MUST_USE status schedule_result(pipeline *p, uint64_t seq, const wire_result *r, errmsg *e);
 void schedule_end_all(pipeline *p); /* every request is finished, with p->failure */
