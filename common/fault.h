@@ -4,7 +4,7 @@
  * of key=value pairs joined by ',', every key at most once, nothing empty, no spaces. Keys: stage
  * (a number or all; required), kind (kill, stop, hang, exit, slow:MS, corrupt; required), at (load,
  * prime, decode, idle, recovery: while a lost stage is replaced, in the replacement and in the
- * others; left out: any), step (the coordinator's sequence; left out: the first that
+ * others, where corrupt alters a row that is replayed; left out: any), step (the coordinator's sequence; left out: the first that
  * fits; not with load, idle or recovery, where no step is in hand), every (1: again and again; 0 or
  * left out: once per run and stage). What the design knows and this build lacks (kinds cuda, oom,
  * nan, badmsg) is refused by name. */

@@ -14,7 +14,7 @@
 
 #define CACHE_LINE 64
 #define RUN_BLOCK_MAGIC 0x4b4c4252u /* "RBLK" */
-#define RUN_BLOCK_VERSION 2u
+#define RUN_BLOCK_VERSION 3u
 
 #define STAGE_STATE_LIST(X)                                                                        \
     X(STAGE_STARTING, "starting")                                                                  \

@@ -110,8 +110,13 @@ const void *wire_body(const void *data)
 
 step_view wire_step_view(const void *data)
 {
+    return wire_step_body_view(wire_body(data));
+}
+
+step_view wire_step_body_view(const void *body)
+{
     step_view v;
-    v.step = wire_body(data);
+    v.step = body;
     v.rows = (const wire_row *)(v.step + 1); /* rows and samplers hold 64-bit fields: they come */
     v.samplers = (const sampler_params *)(v.rows + v.step->n_rows); /* first, on their alignment */
     v.kv_ops = (const wire_kv_op *)(v.samplers + v.step->n_samplers);

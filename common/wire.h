@@ -183,6 +183,7 @@ typedef struct {
     const sampler_params *samplers;
 } step_view;
 step_view wire_step_view(const void *data);
+step_view wire_step_body_view(const void *body);
 uint64_t wire_step_bytes(uint32_t n_kv_ops, uint32_t n_rows, uint32_t n_samplers); /* whole frame */
 uint64_t wire_frame_bytes_max(void); /* of any frame; a multiple of 16 */
 

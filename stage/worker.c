@@ -38,6 +38,7 @@ struct worker {
     readback results;
     injector injector;
     bool corrupt_probe;              /* kind=corrupt,at=load */
+    bool corrupt_replay;             /* kind=corrupt,at=recovery: the next row that it replays */
     bool faulted;
     uint64_t applied_seq;            /* the last step whose KV operations were applied */
     uint32_t n_replays;              /* since the one with STEP_RESET */
@@ -105,6 +106,11 @@ static status open_edges(worker *w, errmsg *e)
     return s;
 }
 
+static void inject_recovery(worker *w)
+{
+    if (inject_at(&w->injector, FAULT_AT_RECOVERY, FAULT_STEP_ANY)) w->corrupt_replay = true;
+}
+
 static status load(worker *w, const wire_config *c, errmsg *e)
 {
     w->config = *c;
@@ -116,7 +122,7 @@ static status load(worker *w, const wire_config *c, errmsg *e)
     set_state(w, STAGE_LOADING);
     TRY(inject_open(&w->injector, c->fault, c->stage_i, w->words, &w->stop, e));
     w->corrupt_probe = inject_at(&w->injector, FAULT_AT_LOAD, FAULT_STEP_ANY);
-    if (w->epoch > 1) inject_at(&w->injector, FAULT_AT_RECOVERY, FAULT_STEP_ANY);
+    if (w->epoch > 1) inject_recovery(w);
     int fds[GGUF_FILES_MAX];
     for (uint32_t i = 0; i < c->n_model_fds; i++) fds[i] = c->model_fd[i];
     TRY(gguf_open_fds(&w->file, fds, c->n_model_fds, e));
@@ -270,7 +276,7 @@ static status step(worker *w, const void *frame, errmsg *e)
 static status quiesce(worker *w, errmsg *e)
 {
     atomic_fetch_sub_explicit(&w->interrupts, 1, memory_order_acq_rel);
-    inject_at(&w->injector, FAULT_AT_RECOVERY, FAULT_STEP_ANY);
+    inject_recovery(w);
     set_state(w, STAGE_QUIET);
     wire_quiesced q = {.applied_seq = w->applied_seq,
                        .done_seq = atomic_load_explicit(&w->words->step_done, memory_order_relaxed)};
@@ -286,16 +292,28 @@ static status reattach(worker *w, const wire_reattach *r, errmsg *e)
 /* Where replayed rows cross: apart from any step's number. */
 #define REPLAY_SEQ (1ull << 63)
 
+static status replay_walk(worker *w, bool corrupt, errmsg *e)
+{
+    if (is_first(w)) TRY(stage_embed(w->body, e));
+    if (corrupt) TRY(flip_bit(w));
+    return stage_walk(w->body, e);
+}
+
 static status replay_rows(worker *w, const step_view *v, errmsg *e)
 {
     uint64_t seq = REPLAY_SEQ + w->n_replays;
+    bool through = (v->step->flags & STEP_THROUGH) != 0;
+    if (!through && !is_first(w))
+        return errmsg_set(e, ST_PROTOCOL, "a replay from tokens begins at stage 0");
     TRY(stage_rows(w->body, v->rows, v->step->n_rows, 0, e));
     if (!is_first(w)) {
         TRY(edges_receive(&w->edges, v->step->slot, seq, v->rows, v->step->n_rows,
                           stage_hidden(w->body), e));
     }
-    TRY(walk(w, v, false, e));
-    if (is_last(w)) return ST_OK;
+    bool corrupt = w->corrupt_replay && v->step->n_rows > 0;
+    if (corrupt) w->corrupt_replay = false;
+    TRY(replay_walk(w, corrupt, e));
+    if (is_last(w) || !through) return ST_OK;
     return edges_send(&w->edges, v->step->slot, seq, v->rows, v->step->n_rows, stage_hidden(w->body), e);
 }
 
@@ -303,8 +321,8 @@ static status replay_rows(worker *w, const step_view *v, errmsg *e)
 static status replay(worker *w, const void *frame, errmsg *e)
 {
     step_view v = wire_step_view(frame);
-    inject_at(&w->injector, FAULT_AT_RECOVERY, FAULT_STEP_ANY);
     if ((v.step->flags & STEP_RESET) != 0) {
+        inject_recovery(w);
         stage_reset(w->body);
         w->applied_seq = 0;
         w->n_replays = 0;

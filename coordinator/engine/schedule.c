@@ -137,7 +137,7 @@ static void want_results(pipeline *p, flight *f, uint32_t part_i, uint64_t i, dr
         d->samplers[d->step->n_samplers++] = r->session->sampler;
     }
     row->readback = r->deferred ? r->readback : p->free_readback[--p->n_free_readback];
-    f->result[f->n_results++] = (flight_result){row->readback, part_i, i};
+    f->result[f->n_results++] = (flight_result){row->readback, part_i, i, TOKEN_NONE};
 }
 
 static void put_rows(pipeline *p, flight *f, draft *d)
@@ -238,43 +238,68 @@ status schedule_issue(pipeline *p, errmsg *e)
     return ST_OK;
 }
 
+status schedule_reissue(pipeline *p, errmsg *e)
+{
+    for (uint64_t last = 0;;) {
+        const flight *next = NULL;
+        for (uint32_t i = 0; i < p->window; i++) {
+            const flight *f = &p->flights[i];
+            if (f->seq > last && (next == NULL || f->seq < next->seq)) next = f;
+        }
+        if (next == NULL) return ST_OK;
+        last = next->seq;
+        for (uint32_t s = 0; s < p->n_stages; s++)
+            TRY(launch_send(p, s, WIRE_STEP, next->seq, next->body, next->body_bytes, e));
+    }
+}
+
 /* --- in ---------------------------------------------------------------------------------------------- */
 
-static status take_row(pipeline *p, const flight *f, const flight_result *x, errmsg *e)
+/* A result row, before anything of its step is taken: nothing is believed unseen. */
+static status check_row(const pipeline *p, const flight *f, flight_result *x, errmsg *e)
 {
-    request *r = f->part[x->part_i].r;
+    const request *r = f->part[x->part_i].r;
     readback_row *row = readback_row_at(&p->results, x->readback);
-    uint64_t row_i = x->row;
-    uint64_t position = r->first_position + row_i;
+    uint32_t last = p->n_stages - 1;
     if (atomic_load_explicit(&row->commit, memory_order_acquire) != f->seq) {
         return errmsg_set(e, ST_PROTOCOL, "stage %u: step %llu reported done, result row %u is not its",
-                          p->n_stages - 1, (unsigned long long)f->seq, x->readback);
+                          last, (unsigned long long)f->seq, x->readback);
     }
-    uint32_t row_status = row->status;
-    if (row_status != ST_OK && row_status != ST_NAN) {
-        return errmsg_set(e, ST_PROTOCOL, "stage %u: result row %u has status %u", p->n_stages - 1,
-                          x->readback, row_status);
-    }
+    uint32_t row_status = row->status, token = x->token = row->token;
     if (row_status == ST_NAN) {
         return errmsg_set(e, ST_NAN, "stage %u: NaN or infinity in the logits of session %u after "
                           "position %llu",
-                          p->n_stages - 1, r->session->id, (unsigned long long)position);
+                          last, r->session->id, (unsigned long long)(r->first_position + x->row));
     }
-    uint32_t n_vocab = p->results.n_vocab;
-    if (r->want_sample && row_i + 1 == r->n_tokens) {
-        uint32_t token = row->token;
-        if (token >= n_vocab) {
-            return errmsg_set(e, ST_PROTOCOL, "stage %u: token %u of session %u is not in the vocabulary "
-                              "of %u",
-                              p->n_stages - 1, token, r->session->id, n_vocab);
-        }
-        r->next_token = token;
+    if (row_status != ST_OK) {
+        return errmsg_set(e, ST_PROTOCOL, "stage %u: result row %u has status %u", last, x->readback,
+                          row_status);
     }
-    if (r->deferred) return ST_OK; /* its logits stay where they are until somebody asks */
-    if (r->logits != NULL)
-        memcpy(r->logits + row_i * n_vocab, row->logits, (size_t)n_vocab * sizeof(float));
-    p->free_readback[p->n_free_readback++] = x->readback;
+    if (r->want_sample && x->row + 1 == r->n_tokens && token >= p->results.n_vocab) {
+        return errmsg_set(e, ST_PROTOCOL, "stage %u: token %u of session %u is not in the vocabulary of "
+                          "%u",
+                          last, token, r->session->id, p->results.n_vocab);
+    }
     return ST_OK;
+}
+
+static void take_row(pipeline *p, const flight *f, const flight_result *x)
+{
+    request *r = f->part[x->part_i].r;
+    readback_row *row = readback_row_at(&p->results, x->readback);
+    size_t n_vocab = p->results.n_vocab;
+    if (r->want_sample && x->row + 1 == r->n_tokens) r->next_token = x->token;
+    if (r->deferred) return; /* its logits stay where they are until somebody asks */
+    if (r->logits != NULL)
+        memcpy(r->logits + x->row * n_vocab, row->logits, n_vocab * sizeof(float));
+    p->free_readback[p->n_free_readback++] = x->readback;
+}
+
+/* All stages have applied it. */
+static void mirror_flight(pipeline *p, const flight *f)
+{
+    step_view v = wire_step_body_view(f->body);
+    mirror_step(&p->mirror, f->seq, v.kv_ops, v.step->n_kv_ops, v.rows, v.step->n_rows);
 }
 
 status schedule_result(pipeline *p, uint64_t seq, const wire_result *result, errmsg *e)
@@ -286,7 +311,9 @@ status schedule_result(pipeline *p, uint64_t seq, const wire_result *result, err
         return errmsg_set(e, ST_PROTOCOL, "stage %u: result of step %llu with %u rows was not asked for",
                           p->n_stages - 1, (unsigned long long)seq, result->n_rows);
     }
-    for (uint32_t i = 0; i < f->n_results; i++) TRY(take_row(p, f, &f->result[i], e));
+    for (uint32_t i = 0; i < f->n_results; i++) TRY(check_row(p, f, &f->result[i], e));
+    for (uint32_t i = 0; i < f->n_results; i++) take_row(p, f, &f->result[i]);
+    mirror_flight(p, f);
     f->seq = 0;
     p->n_flights--;
     for (uint32_t k = 0; k < f->n_parts; k++) {

@@ -1,6 +1,7 @@
 #!/usr/bin/env bats
-# A stage that is killed, stopped, ended, hung or slow, in load, prime, decode and idle: one clear
-# line that names it, within a second of when it can be known, and nothing left behind.
+# A stage that is killed, stopped, ended, hung or slow, in load, prime, decode and idle, where none is
+# replaced (--restarts 0; recovery.bats has the rest): one clear line that names it, within a second
+# of when it can be known, and nothing left behind.
 bats_require_minimum_version 1.5.0
 load ../support/common
 load ../support/faults
@@ -16,7 +17,7 @@ teardown() {
 
 # story ARGUMENT..: a story of the demo model over three stages.
 story() {
-    pp run -m "$DEMO" -p "Once upon a time" --temp 0 --stages 3 "$@"
+    pp run -m "$DEMO" -p "Once upon a time" --temp 0 --stages 3 --restarts 0 "$@"
 }
 
 @test "killed in load, prime, decode and idle: the first, a middle, the last stage" {
@@ -81,7 +82,7 @@ idle_run() {
     perl -e 'open(F, "+<", $ARGV[0]); fcntl(F, 1031, 4096); $SIG{USR1} = sub { $go = 1 };
         sleep 1 until $go; 1 while sysread(F, $b, 65536)' "$TEST_DIR/pipe" 3>&- 4>&- &
     READER=$!
-    start_pp "$TEST_DIR/pipe" run -m "$DEMO" -p "Once" --temp 1 --stages 3 -n -1 --json "$@"
+    start_pp "$TEST_DIR/pipe" run -m "$DEMO" -p "Once" --temp 1 --stages 3 -n -1 --json --restarts 0 "$@"
     wait_for 10 is_idle
 }
 
@@ -147,7 +148,7 @@ is_idle() {
 
 @test "fifty killed runs leave no entry anywhere" {
     for i in $(seq 50); do
-        start_pp "$TEST_DIR/out" run -m "$DEMO" -p "Once" --temp 0 --stages 2 -n -1
+        start_pp "$TEST_DIR/out" run -m "$DEMO" -p "Once" --temp 0 --stages 2 -n -1 --restarts 0
         wait_for 10 test -s "$TEST_DIR/out"
         if ((i % 2)); then
             kill -KILL "$PP_PID"
