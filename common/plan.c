@@ -214,18 +214,20 @@ static uint64_t slots_bytes(const plan *p, const model_desc *m, uint32_t s)
                   : boundary_bytes(p->rows_max, m->n_embd, m->aux_bytes);
 }
 
-/* stage/edges.c: the rows of a crossing, and the pattern of a probe. */
+/* stage/edges.c: the rows of a crossing, and the pattern of a probe; stage/rounds.c: a step's. */
 static uint64_t edges_bytes(const plan *p, const model_desc *m)
 {
-    if (p->cuts.n_stages == 1) return 0;
-    return p->rows_max * (sizeof(row_header) + (uint64_t)m->n_embd * sizeof(float));
+    uint64_t rows = p->rows_max > p->n_sessions ? p->rows_max : p->n_sessions;
+    uint64_t bytes = rows * (sizeof(wire_row) + sizeof(uint32_t));
+    if (p->cuts.n_stages == 1) return bytes;
+    return bytes + p->rows_max * (sizeof(row_header) + (uint64_t)m->n_embd * sizeof(float));
 }
 
 /* All sizes, from the settled numbers and the cuts. */
 static void fill_bytes(plan *p, const model_desc *m)
 {
     uint32_t n = p->cuts.n_stages;
-    p->readback_bytes = readback_bytes(p->n_readback, m->n_vocab);
+    p->readback_bytes = readback_bytes(p->n_readback, m->n_vocab, p->n_sessions);
     p->run_block_bytes = sizeof(run_block);
     p->slots_total_bytes = p->journal_bytes = p->weights_total_bytes = 0;
     p->coordinator_bytes = PLAN_PROCESS_BYTES + m->n_vocab * PLAN_PIECE_BYTES;

@@ -14,7 +14,7 @@
 
 #define CACHE_LINE 64
 #define RUN_BLOCK_MAGIC 0x4b4c4252u /* "RBLK" */
-#define RUN_BLOCK_VERSION 3u
+#define RUN_BLOCK_VERSION 4u
 
 #define STAGE_STATE_LIST(X)                                                                        \
     X(STAGE_STARTING, "starting")                                                                  \
@@ -67,6 +67,7 @@ typedef struct {
     _Atomic uint64_t n_batches_split;
     _Atomic uint64_t n_prime_batches;                /* prompt chunks */
     _Atomic uint64_t n_prime_batches_split;
+    _Atomic uint64_t n_free_rounds; /* groups walked in rounds after a step's first one */
 } stage_words;
 
 typedef struct {

@@ -11,6 +11,7 @@ typedef struct {
     readback *out;
     uint64_t seq;
     uint32_t n_committed;
+    uint32_t *drawn; /* by row; may be NULL */
 } head_run;
 
 static bool asks(const wire_row *r)
@@ -45,19 +46,39 @@ static status draw(const head_run *h, const wire_row *r, const float *logits, ui
                         HOST(s, void, sampler));
 }
 
-/* The row's words, then the commit: who sees seq sees the rest. */
-static void commit(head_run *h, const wire_row *r, const float *logits, bool finite)
+/* The result's words, then the commit: who sees seq sees the rest. */
+static void commit_row(const head_run *h, const wire_row *r, const float *logits, uint32_t token,
+                       status code)
 {
     readback_row *out = readback_row_at(h->out, r->readback);
-    uint32_t token = TOKEN_NONE;
-    status code = finite ? ST_OK : ST_NAN;
-    if (code == ST_OK && (r->flags & ROW_SAMPLE) != 0) code = draw(h, r, logits, &token);
     if ((r->flags & ROW_LOGITS) != 0) {
         memcpy(out->logits, logits, h->s->m->n_vocab * sizeof(float));
     }
-    out->token = code == ST_OK ? token : TOKEN_NONE;
+    out->token = token;
     out->status = (uint32_t)code;
     atomic_store_explicit(&out->commit, h->seq, memory_order_release);
+}
+
+static void commit_token(const head_run *h, const wire_row *r, uint32_t token, status code)
+{
+    readback_token *out = readback_token_at(h->out, r->branch, r->position);
+    out->token = token;
+    out->status = (uint32_t)code;
+    atomic_store_explicit(&out->commit, h->seq, memory_order_release);
+}
+
+static void commit(head_run *h, uint32_t row_i, const float *logits, bool finite)
+{
+    const wire_row *r = &HOST(h->s, wire_row, rows)[row_i];
+    uint32_t token = TOKEN_NONE;
+    status code = finite ? ST_OK : ST_NAN;
+    if (code == ST_OK && (r->flags & ROW_SAMPLE) != 0) code = draw(h, r, logits, &token);
+    if (code != ST_OK) token = TOKEN_NONE;
+    if (r->readback != WIRE_NONE)
+        commit_row(h, r, logits, token, code);
+    else
+        commit_token(h, r, token, code);
+    if (h->drawn != NULL) h->drawn[row_i] = token;
     h->n_committed++;
 }
 
@@ -90,23 +111,27 @@ static status run_tile(head_run *h, const uint32_t *row_i, uint32_t n, errmsg *e
     TRY_OP(event_record, &ev);
     TRY_OP(event_wait, ev);
     for (uint32_t i = 0; i < n; i++) {
-        commit(h, &HOST(s, wire_row, rows)[row_i[i]], &logits[(uint64_t)i * n_vocab],
-               finite[i] == 0);
+        commit(h, row_i[i], &logits[(uint64_t)i * n_vocab], finite[i] == 0);
     }
     return stage_walked(s, s->n_layers, e);
 }
 
 status stage_head(stage *s, const sampler_params *samplers, readback *out, uint64_t seq,
-                  uint32_t *n_committed, errmsg *e)
+                  uint32_t *n_committed, uint32_t *drawn, errmsg *e)
 {
     CHECK(s->last);
     *n_committed = 0;
-    if (out->n_vocab != s->m->n_vocab || out->n_rows < s->config.n_readback) {
-        return errmsg_set(e, ST_PROTOCOL, "readback of %u rows x %u: the run has %u rows x %u",
-                          out->n_rows, out->n_vocab, s->config.n_readback, s->m->n_vocab);
+    if (out->n_vocab != s->m->n_vocab || out->n_rows < s->config.n_readback ||
+        out->n_branches < s->config.n_branches) {
+        return errmsg_set(e, ST_PROTOCOL,
+                          "readback of %u rows x %u, %u branches: the run has %u rows x %u, %u",
+                          out->n_rows, out->n_vocab, out->n_branches, s->config.n_readback,
+                          s->m->n_vocab, s->config.n_branches);
     }
     TRY(check_samplers(s, samplers, e));
-    head_run h = {s, samplers, out, seq, 0};
+    head_run h = {s, samplers, out, seq, 0, drawn};
+    for (uint32_t i = 0; drawn != NULL && i < s->n_rows; i++)
+        drawn[i] = TOKEN_NONE;
     uint32_t row_i[PLAN_LOGITS_ROWS], n = 0;
     for (uint32_t i = 0; i < s->n_rows; i++) {
         if (asks(&HOST(s, wire_row, rows)[i])) row_i[n++] = i;

@@ -9,6 +9,7 @@
 #include "common/readback.h"
 #include "common/wire.h"
 #include "coordinator/engine/child.h"
+#include "coordinator/engine/chunk.h"
 #include "coordinator/engine/kvpool.h"
 #include "coordinator/engine/mirror.h"
 #include "coordinator/pipeline.h"
@@ -51,6 +52,7 @@ typedef struct {
     bool mute;                  /* a message could not be sent to it */
     uint32_t n_bad;             /* messages of this incarnation that failed their check */
     uint32_t n_replayed;        /* answers to the replay in hand */
+    uint64_t applied_seq;       /* as it said when it was quiet */
     /* the loss in hand, and the losses so far */
     errmsg why;
     int lost_pid;
@@ -80,22 +82,42 @@ typedef struct request {
     uint32_t n_steps;           /* in flight */
     uint32_t next_token;
     bool finished, dropped;
+    generation *generation;     /* tokens are drawn and applied until it ends; the counts above are
+                                 * not used then */
     pthread_cond_t done;
 } request;
+
+/* A session that goes on by itself. Its request stands first in its session's line until it ends. */
+struct generation {
+    request r;
+    pipeline *p;
+    generate_limits limits;     /* stop is not used */
+    wire_stops stops;
+    uint32_t input;             /* the token that is applied next */
+    uint32_t *tokens;           /* [n_room]: drawn */
+    uint64_t n_drawn, n_taken, n_room;
+    generate_end end;
+    bool cancelled;             /* ends when its rows in flight have come back */
+};
 
 struct pending {
     request r;
     pipeline *p;                /* outlives the session */
 };
 
-/* Rows of one request in a step: its rows [first, first + n_rows), neighbours in the step too. */
+/* Rows of one request in a step: its rows [first, first + n_rows), neighbours in the step too. Of a
+ * generation: one row, in at most `rounds` rounds, of which n_drawn have come back. */
 typedef struct {
     request *r;
     uint64_t first;
     uint32_t n_rows;
+    uint32_t rounds, n_drawn;
+    bool dead;                  /* its live bit was cleared */
+    uint32_t token;             /* of the round in hand, as it came back, checked */
 } flight_part;
 
-/* A readback row of a step in flight: row `row` of the request of part part_i. */
+/* What row `row` of the request of part part_i gives: a readback row, or WIRE_NONE: a token in the
+ * branch's ring. */
 typedef struct {
     uint32_t readback, part_i;
     uint64_t row;
@@ -103,13 +125,20 @@ typedef struct {
 } flight_result;
 
 /* A step in flight: what it carries, and the message itself (the body of WIRE_STEP, without header),
- * so that it can be issued again. Parts stand in the order of their rows; none: KV operations alone. */
+ * so that it can be issued again. Parts stand in the order of their rows; none: KV operations alone.
+ *
+ * A free-running step has generations for parts, one row each: group g is the parts (and rows)
+ * [group_end[g - 1], group_end[g]). Any other is one group in one round. */
 typedef struct {
     uint64_t seq;               /* 0: free */
-    bool prime;
+    bool prime, free_running;
     uint32_t n_parts, n_rows, n_results;
+    uint32_t rounds, n_groups, group_end[WIRE_GROUPS_MAX];
+    uint32_t n_pieces;          /* groups of all rounds that have come back, since it was issued */
+    uint32_t n_taken;           /* those whose results were taken: no fewer when it is issued again */
+    uint64_t issued_ns;
     flight_part *part;          /* [parts_max] */
-    flight_result *result;      /* [n_readback of the plan] */
+    flight_result *result;      /* [results_max] */
     unsigned char *body;        /* [body_bytes], room grows */
     uint64_t body_bytes, body_room;
 } flight;
@@ -131,7 +160,8 @@ struct session {
     sampler_params sampler;
     uint32_t n_queued;          /* requests not finished */
     request *first, *last;      /* those that have rows to issue, in the order of positions */
-    session *ready_next;        /* in the pipeline's list, while first is not NULL */
+    bool generating;            /* first is a generation's */
+    session *ready_next;        /* in the pipeline's list, while first has a row to issue now */
     uint64_t counted;           /* batch.c: the last count that has seen it */
 };
 
@@ -192,7 +222,10 @@ struct pipeline {
     session *ready_first, *ready_last; /* sessions that have rows to issue, whose turn comes first */
     uint64_t next_seq, n_counts;
     flight *flights;            /* [window] */
-    uint32_t n_flights, window, parts_max;
+    uint32_t n_flights, window, parts_max, results_max;
+    uint32_t next_slot;         /* of the next crossing */
+    uint64_t round_ns;          /* what a round took last; 0: not known */
+    chunk_costs chunk_costs;
     wire_kv_op *kv_ops;         /* to go with the next steps, in order; grows */
     uint32_t n_kv_ops, kv_ops_room;
 
@@ -264,8 +297,8 @@ bool replay_answer(pipeline *p, uint32_t s, const wire_replayed *r);
 /* Steps that may be in flight at once, and parts of one step, for a plan. */
 uint32_t batch_window(const pipeline *p);
 uint32_t batch_parts_max(const pipeline *p);
-/* Choose parts for f, an empty flight; false: nothing may be issued now. */
-MUST_USE bool batch_choose(pipeline *p, flight *f);
+/* Choose parts for f, an empty flight; none: nothing may be issued now. */
+void batch_choose(pipeline *p, flight *f);
 
 /* --- schedule.c: steps out, results in -------------------------------------------------------------- */
 MUST_USE status schedule_prepare(pipeline *p, errmsg *e); /* the books, sized by the plan */
@@ -274,8 +307,23 @@ MUST_USE status schedule_issue(pipeline *p, errmsg *e);
 /* The steps in flight once more, in their order, to every stage. */
 MUST_USE status schedule_reissue(pipeline *p, errmsg *e);
 MUST_USE status schedule_result(pipeline *p, uint64_t seq, const wire_result *r, errmsg *e);
+/* Take a generation out of its session's line; it is not in flight. */
+void schedule_withdraw(pipeline *p, generation *g);
 void schedule_end_all(pipeline *p); /* every request is finished, with p->failure */
 void schedule_release(pipeline *p);
+
+/* --- session.c: what the files of the API share; lock held ------------------------------------------- */
+MUST_USE status session_serves(const pipeline *p, errmsg *e); /* the pipeline's failure, if it has one */
+void session_quiet(session *s); /* wait until everything it asked for is done */
+
+/* --- generation.c: sessions that go on by themselves ----------------------------------------------- */
+/* Rounds that the next step may run for it: what its limits and the context leave. */
+uint64_t generation_rounds_left(const generation *g);
+/* The row at position `position` drew this token. True: the row lives no longer. */
+bool generation_drew(generation *g, uint64_t position, uint32_t token);
+/* Its rows of a step have all come back: n_rows were applied from `position` on. True: it ended. */
+MUST_USE status generation_landed(generation *g, uint64_t position, uint32_t n_rows, bool *ended,
+                                  errmsg *e);
 
 /* --- report.c: what `memra-pp status` shows --------------------------------------------------------- */
 /* pipeline_stage with the lock held. */

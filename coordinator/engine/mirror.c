@@ -124,22 +124,24 @@ static void apply(mirror *m, const wire_kv_op *op)
     CHECK(op->kind < KV_SNAPSHOT);
 }
 
+void mirror_row(mirror *m, uint32_t branch, uint32_t position, uint32_t token)
+{
+    mirror_branch *b = &m->branch[branch];
+    const mirror_table *t = &b->table[KV_CLASS_GLOBAL];
+    CHECK(b->open && position / KV_BLOCK < t->n);
+    uint64_t block = t->block[position / KV_BLOCK];
+    m->token[block * KV_BLOCK + position % KV_BLOCK] = token;
+    b->n = position + 1;
+}
+
 void mirror_step(mirror *m, uint64_t seq, const wire_kv_op *ops, uint32_t n_ops,
                  const wire_row *rows, uint32_t n_rows)
 {
     CHECK(seq > m->seq);
     m->seq = seq;
     for (uint32_t i = 0; i < n_ops; i++) apply(m, &ops[i]);
-    for (uint32_t i = 0; i < n_rows; i++) {
-        const wire_row *r = &rows[i];
-        if ((r->flags & ROW_LIVE) == 0) continue;
-        mirror_branch *b = &m->branch[r->branch];
-        const mirror_table *t = &b->table[KV_CLASS_GLOBAL];
-        CHECK(b->open && r->position / KV_BLOCK < t->n);
-        uint64_t block = t->block[r->position / KV_BLOCK];
-        m->token[block * KV_BLOCK + r->position % KV_BLOCK] = r->token;
-        b->n = r->position + 1;
-    }
+    for (uint32_t i = 0; i < n_rows; i++)
+        if ((rows[i].flags & ROW_LIVE) != 0) mirror_row(m, rows[i].branch, rows[i].position, rows[i].token);
 }
 
 uint32_t mirror_token(const mirror *m, uint32_t branch, uint32_t position)

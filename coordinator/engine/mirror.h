@@ -46,6 +46,9 @@ void mirror_close(mirror *m);
 void mirror_step(mirror *m, uint64_t seq, const wire_kv_op *ops, uint32_t n_ops,
                  const wire_row *rows, uint32_t n_rows);
 
+/* A row more of the step that was given last, to its branch: one that was drawn on the way. */
+void mirror_row(mirror *m, uint32_t branch, uint32_t position, uint32_t token);
+
 /* The token at a position of an open branch that holds a row. */
 uint32_t mirror_token(const mirror *m, uint32_t branch, uint32_t position);
 

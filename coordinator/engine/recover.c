@@ -178,11 +178,15 @@ static status resume(pipeline *p, errmsg *e)
     return schedule_reissue(p, e);
 }
 
-/* From tokens through all stages, unless the first one alone has to know. */
+/* From tokens through all stages, unless the first one alone has to know. With window layers also
+ * when a survivor is steps ahead: what the steps before those see has been let go of there. */
 static bool must_go_through(const pipeline *p)
 {
-    for (uint32_t s = 1; s < p->n_stages; s++)
-        if (p->stage[s].empty) return true;
+    bool windows = p->n_pools > KV_CLASS_WINDOW;
+    for (uint32_t s = 1; s < p->n_stages; s++) {
+        const stage_slot *t = &p->stage[s];
+        if (t->empty || (windows && t->applied_seq > p->mirror.seq + 1)) return true;
+    }
     return false;
 }
 
@@ -210,7 +214,10 @@ bool recover_message(pipeline *p, uint32_t s, const void *frame)
     switch (t->state) {
     case SLOT_QUIESCING:
         /* What it said before it heard of it is void; results are not: they are taken elsewhere. */
-        if (kind == WIRE_QUIESCED) t->state = SLOT_QUIET;
+        if (kind == WIRE_QUIESCED) {
+            t->applied_seq = ((const wire_quiesced *)wire_body(frame))->applied_seq;
+            t->state = SLOT_QUIET;
+        }
         return kind == WIRE_QUIESCED || kind == WIRE_PROBED || kind == WIRE_REPLAYED;
     case SLOT_ATTACHED:
         if (kind == WIRE_REPLAYED) return replay_answer(p, s, wire_body(frame));

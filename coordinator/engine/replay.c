@@ -173,7 +173,9 @@ static uint32_t put_rows(pipeline *p, wire_row *rows, uint32_t end)
                              .token = mirror_token(&p->mirror, r->branch, r->position),
                              .flags = ROW_LIVE,
                              .readback = WIRE_NONE,
-                             .sampler_i = WIRE_NONE};
+                             .sampler_i = WIRE_NONE,
+                             .stop_i = WIRE_NONE,
+                             .rounds = 1};
     }
     r->n_rows += n;
     return n;
@@ -185,7 +187,7 @@ static uint64_t make_body(pipeline *p)
     replay *r = &p->replay;
     draft d = {.p = p};
     wire_step *step = (wire_step *)p->frame;
-    *step = (wire_step){.slot = r->n_sent % 2, .rounds = 1};
+    *step = (wire_step){.slot = r->n_sent % 2, .rounds = 1, .n_groups = 1};
     if (r->n_sent == 0) step->flags |= STEP_RESET;
     if (r->through) step->flags |= STEP_THROUGH;
     if (next_branch(p)) {
@@ -200,8 +202,10 @@ static uint64_t make_body(pipeline *p)
     }
     r->over = !next_branch(p);
     step->n_kv_ops = d.n_ops;
-    memcpy((wire_row *)(step + 1) + step->n_rows, d.op, d.n_ops * sizeof *d.op);
-    return wire_step_bytes(d.n_ops, step->n_rows, 0) - sizeof(wire_header);
+    wire_kv_op *ops = (wire_kv_op *)((wire_row *)(step + 1) + step->n_rows);
+    memcpy(ops, d.op, d.n_ops * sizeof *d.op);
+    memcpy(ops + d.n_ops, &step->n_rows, sizeof step->n_rows); /* where the only group ends */
+    return wire_step_bytes(step) - sizeof(wire_header);
 }
 
 /* --- messages and answers ---------------------------------------------------------------------------- */

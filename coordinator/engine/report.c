@@ -60,6 +60,7 @@ void report_stage(const pipeline *p, uint32_t stage_i, stage_snapshot *out)
                             .n_batches_split = word(&w->n_batches_split),
                             .n_prime_batches = word(&w->n_prime_batches),
                             .n_prime_batches_split = word(&w->n_prime_batches_split),
+                            .n_free_rounds = word(&w->n_free_rounds),
                             .load_ns = t->loaded_ns > t->start_ns ? t->loaded_ns - t->start_ns : 0};
     memcpy(out->device, t->facts.device_name, sizeof out->device);
     out->n_lost = t->n_lost;

@@ -4,6 +4,9 @@
 #include "coordinator/engine/engine.h"
 #include "coordinator/engine/kvbooks.h"
 
+#include "common/boundary.h"
+#include "common/clock.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -37,6 +40,7 @@ void schedule_add(pipeline *p, request *r)
     r->next = NULL;
     if (s->first == NULL) {
         s->first = r;
+        s->generating = r->generation != NULL;
         append_session(p, s);
     } else {
         s->last->next = r;
@@ -49,6 +53,7 @@ static void remove_first(session *s)
 {
     s->first = s->first->next;
     if (s->first == NULL) s->last = NULL;
+    s->generating = false;
 }
 
 static void finish(pipeline *p, request *r)
@@ -64,6 +69,8 @@ static void finish(pipeline *p, request *r)
         return;
     }
     pthread_cond_broadcast(&r->done);
+    const generation *g = r->generation;
+    if (g != NULL && g->limits.on_more != NULL) g->limits.on_more(g->limits.ctx);
 }
 
 status schedule_prepare(pipeline *p, errmsg *e)
@@ -71,6 +78,8 @@ status schedule_prepare(pipeline *p, errmsg *e)
     uint32_t n_readback = p->plan.n_readback;
     p->window = batch_window(p);
     p->parts_max = batch_parts_max(p);
+    p->chunk_costs = chunk_costs_of(p->model, &p->plan);
+    p->results_max = n_readback + p->parts_max;
     p->next_seq = 1;
     p->flights = calloc(p->window, sizeof *p->flights);
     p->free_readback = calloc(n_readback, sizeof *p->free_readback);
@@ -78,7 +87,7 @@ status schedule_prepare(pipeline *p, errmsg *e)
     for (uint32_t i = 0; ok && i < p->window; i++) {
         flight *f = &p->flights[i];
         f->part = calloc(p->parts_max, sizeof *f->part);
-        f->result = calloc(n_readback, sizeof *f->result);
+        f->result = calloc(p->results_max, sizeof *f->result);
         ok = f->part != NULL && f->result != NULL;
     }
     if (!ok) return errmsg_set(e, ST_RESOURCES, "no memory for the schedule");
@@ -98,46 +107,69 @@ static flight *free_flight(pipeline *p)
 static void clear(flight *f)
 {
     f->seq = 0;
-    f->prime = false;
-    f->n_parts = f->n_rows = f->n_results = 0;
+    f->prime = f->free_running = false;
+    f->n_parts = f->n_rows = f->n_results = f->n_pieces = f->n_taken = 0;
+    f->rounds = f->n_groups = 1;
+    f->group_end[0] = 0;
     f->body_bytes = 0;
 }
 
-static wire_row row_of(const request *r, uint64_t i)
+static wire_row row_of(const session *s, uint64_t session_step, uint64_t position, uint32_t token)
 {
-    session *s = r->session;
-    return (wire_row){.session_step = s->steps + (i - r->n_issued),
+    return (wire_row){.session_step = session_step,
                       .session = s->id,
                       .generation = s->generation,
                       .branch = s->branch,
-                      .position = (uint32_t)(r->first_position + i),
-                      .token = r->tokens[i],
+                      .position = (uint32_t)position,
+                      .token = token,
                       .flags = ROW_LIVE,
                       .readback = WIRE_NONE,
-                      .sampler_i = WIRE_NONE};
+                      .sampler_i = WIRE_NONE,
+                      .stop_i = WIRE_NONE,
+                      .rounds = 1};
 }
 
-/* The step's message being put together. */
+/* The step's message being put together: its arrays at their largest sizes. */
 typedef struct {
     wire_step *step;
     wire_row *rows;
-    sampler_params *samplers; /* behind the rows */
+    sampler_params *samplers; /* [n_parts] */
+    wire_stops *stops;        /* [n_parts]; moved down behind the operations in the end */
 } draft;
+
+static uint32_t put_sampler(draft *d, const session *s)
+{
+    d->samplers[d->step->n_samplers] = s->sampler;
+    return d->step->n_samplers++;
+}
 
 /* What row i of the request of part part_i is to give. */
 static void want_results(pipeline *p, flight *f, uint32_t part_i, uint64_t i, draft *d, wire_row *row)
 {
     const request *r = f->part[part_i].r;
     bool sample = r->want_sample && i + 1 == r->n_tokens;
-    if (r->logits == NULL && !sample && !r->deferred) return;
-    if (r->logits != NULL || r->deferred) row->flags |= ROW_LOGITS;
+    bool logits = r->logits != NULL || r->deferred;
+    if (!logits && !sample) return;
+    if (logits) row->flags |= ROW_LOGITS;
     if (sample) {
         row->flags |= ROW_SAMPLE;
-        row->sampler_i = d->step->n_samplers;
-        d->samplers[d->step->n_samplers++] = r->session->sampler;
+        row->sampler_i = put_sampler(d, r->session);
     }
-    row->readback = r->deferred ? r->readback : p->free_readback[--p->n_free_readback];
+    if (logits) row->readback = r->deferred ? r->readback : p->free_readback[--p->n_free_readback];
     f->result[f->n_results++] = (flight_result){row->readback, part_i, i, TOKEN_NONE};
+}
+
+static void put_generation(const flight_part *part, draft *d, wire_row *row)
+{
+    const generation *g = part->r->generation;
+    const session *s = part->r->session;
+    *row = row_of(s, s->steps, part->first, g->input);
+    row->flags |= ROW_SAMPLE;
+    row->sampler_i = put_sampler(d, s);
+    row->rounds = part->rounds;
+    if (g->stops.n == 0) return;
+    row->stop_i = d->step->n_stops;
+    d->stops[d->step->n_stops++] = g->stops;
 }
 
 static void put_rows(pipeline *p, flight *f, draft *d)
@@ -145,8 +177,14 @@ static void put_rows(pipeline *p, flight *f, draft *d)
     uint32_t n = 0;
     for (uint32_t k = 0; k < f->n_parts; k++) {
         const flight_part *part = &f->part[k];
+        const request *r = part->r;
+        if (f->free_running) {
+            put_generation(part, d, &d->rows[n++]);
+            continue;
+        }
         for (uint64_t i = part->first; i < part->first + part->n_rows; i++, n++) {
-            d->rows[n] = row_of(part->r, i);
+            d->rows[n] = row_of(r->session, r->session->steps + (i - r->n_issued),
+                                r->first_position + i, r->tokens[i]);
             want_results(p, f, k, i, d, &d->rows[n]);
         }
     }
@@ -164,25 +202,32 @@ static status room_for_body(flight *f, uint64_t bytes, errmsg *e)
 /* Put the step of f together, in f->body, with the operations on KV that are due. */
 static status make_body(pipeline *p, flight *f, errmsg *e)
 {
-    uint32_t n_ops = p->n_kv_ops < WIRE_KV_OPS_MAX ? p->n_kv_ops : WIRE_KV_OPS_MAX;
-    uint64_t seq = p->next_seq;
-    TRY(room_for_body(f, wire_step_bytes(n_ops, f->n_rows, f->n_parts) - sizeof(wire_header), e));
+    wire_step most = {.n_kv_ops = p->n_kv_ops < WIRE_KV_OPS_MAX ? p->n_kv_ops : WIRE_KV_OPS_MAX,
+                      .n_rows = f->n_rows,
+                      .n_samplers = f->n_parts,
+                      .n_stops = f->n_parts,
+                      .rounds = f->rounds,
+                      .n_groups = f->n_groups};
+    TRY(room_for_body(f, wire_step_bytes(&most) - sizeof(wire_header), e));
     draft d = {.step = (wire_step *)f->body};
-    *d.step = (wire_step){.slot = p->step_doors.overlap ? (uint32_t)(seq % 2) : 0,
-                          .n_kv_ops = n_ops,
-                          .n_rows = f->n_rows,
-                          .rounds = 1};
+    d.rows = (wire_row *)(d.step + 1);
+    d.samplers = (sampler_params *)(d.rows + f->n_rows);
+    d.stops = (wire_stops *)((wire_kv_op *)(d.samplers + f->n_parts) + most.n_kv_ops);
+    *d.step = most;
+    d.step->n_samplers = d.step->n_stops = 0;
     if (f->prime) d.step->flags |= STEP_PRIME;
     if (p->step_doors.overlap) d.step->flags |= STEP_OVERLAP;
     if (p->step_doors.prime_pipe) d.step->flags |= STEP_PRIME_PIPE;
-    d.rows = (wire_row *)(d.step + 1);
-    d.samplers = (sampler_params *)(d.rows + f->n_rows);
+    if (p->step_doors.overlap) d.step->slot = p->next_slot;
     put_rows(p, f, &d);
-    memcpy(d.samplers + d.step->n_samplers, p->kv_ops, n_ops * sizeof *p->kv_ops);
-    f->body_bytes =
-        wire_step_bytes(n_ops, f->n_rows, d.step->n_samplers) - sizeof(wire_header);
-    p->n_kv_ops -= n_ops;
-    memmove(p->kv_ops, p->kv_ops + n_ops, p->n_kv_ops * sizeof *p->kv_ops);
+    wire_kv_op *ops = (wire_kv_op *)(d.samplers + d.step->n_samplers);
+    memmove(ops + most.n_kv_ops, d.stops, d.step->n_stops * sizeof *d.stops);
+    memcpy(ops, p->kv_ops, most.n_kv_ops * sizeof *ops);
+    wire_stops *stops = (wire_stops *)(ops + most.n_kv_ops);
+    memcpy(stops + d.step->n_stops, f->group_end, f->n_groups * sizeof *f->group_end);
+    f->body_bytes = wire_step_bytes(d.step) - sizeof(wire_header);
+    p->n_kv_ops -= most.n_kv_ops;
+    memmove(p->kv_ops, p->kv_ops + most.n_kv_ops, p->n_kv_ops * sizeof *p->kv_ops);
     return ST_OK;
 }
 
@@ -190,33 +235,44 @@ static status send_step(pipeline *p, flight *f, errmsg *e)
 {
     TRY(make_body(p, f, e));
     f->seq = p->next_seq++;
+    f->issued_ns = now_ns();
+    p->next_slot = (p->next_slot + f->rounds * f->n_groups) % BOUNDARY_SLOTS;
     p->n_flights++;
     for (uint32_t s = 0; s < p->n_stages; s++)
         TRY(launch_send(p, s, WIRE_STEP, f->seq, f->body, f->body_bytes, e));
     return ST_OK;
 }
 
-/* Its rows are on their way: their sessions' turn is over. */
+/* Its rows are on their way: their sessions' turn is over. A generation's next turn comes when they
+ * are back. */
 static void issued(pipeline *p, const flight *f)
 {
     for (uint32_t k = 0; k < f->n_parts; k++) {
-        request *r = f->part[k].r;
+        const flight_part *part = &f->part[k];
+        request *r = part->r;
         session *s = r->session;
-        s->steps += f->part[k].n_rows;
-        r->n_issued += f->part[k].n_rows;
         r->n_steps++;
         remove_session(p, s);
+        if (f->free_running) {
+            s->position += part->rounds;
+            continue;
+        }
+        s->steps += part->n_rows;
+        r->n_issued += part->n_rows;
         if (r->n_issued == r->n_tokens) remove_first(s);
         if (s->first != NULL) append_session(p, s);
     }
 }
 
+static status slide(const flight *f, const flight_part *part, errmsg *e)
+{
+    uint64_t first = f->free_running ? part->first : part->r->first_position + part->first;
+    return kvbooks_slide(part->r->session, first, f->free_running ? part->rounds : part->n_rows, e);
+}
+
 static status issue(pipeline *p, flight *f, errmsg *e)
 {
-    for (uint32_t k = 0; k < f->n_parts; k++) {
-        const flight_part *part = &f->part[k];
-        TRY(kvbooks_slide(part->r->session, part->r->first_position + part->first, part->n_rows, e));
-    }
+    for (uint32_t k = 0; k < f->n_parts; k++) TRY(slide(f, &f->part[k], e));
     if (p->n_kv_ops > WIRE_KV_OPS_MAX) { /* they go alone; the rows when their turn comes again */
         clear(f);
         return send_step(p, f, e);
@@ -232,7 +288,8 @@ status schedule_issue(pipeline *p, errmsg *e)
         flight *f = free_flight(p);
         CHECK(f != NULL);
         clear(f);
-        if (!batch_choose(p, f)) return ST_OK;
+        batch_choose(p, f);
+        if (f->n_parts == 0) return ST_OK;
         TRY(issue(p, f, e));
     }
     return ST_OK;
@@ -241,13 +298,15 @@ status schedule_issue(pipeline *p, errmsg *e)
 status schedule_reissue(pipeline *p, errmsg *e)
 {
     for (uint64_t last = 0;;) {
-        const flight *next = NULL;
+        flight *next = NULL;
         for (uint32_t i = 0; i < p->window; i++) {
-            const flight *f = &p->flights[i];
+            flight *f = &p->flights[i];
             if (f->seq > last && (next == NULL || f->seq < next->seq)) next = f;
         }
         if (next == NULL) return ST_OK;
         last = next->seq;
+        next->n_pieces = 0;
+        next->issued_ns = now_ns();
         for (uint32_t s = 0; s < p->n_stages; s++)
             TRY(launch_send(p, s, WIRE_STEP, next->seq, next->body, next->body_bytes, e));
     }
@@ -255,51 +314,154 @@ status schedule_reissue(pipeline *p, errmsg *e)
 
 /* --- in ---------------------------------------------------------------------------------------------- */
 
-/* A result row, before anything of its step is taken: nothing is believed unseen. */
+/* Of a result: committed by this step, with a status that there is. */
+static status check_result(const pipeline *p, const flight *f, const session *s, uint64_t position,
+                           uint64_t commit, uint32_t row_status, errmsg *e)
+{
+    uint32_t last = p->n_stages - 1;
+    if (commit != f->seq) {
+        return errmsg_set(e, ST_PROTOCOL,
+                          "stage %u: step %llu reported done, the result of session %u after position "
+                          "%llu is not its",
+                          last, (unsigned long long)f->seq, s->id, (unsigned long long)position);
+    }
+    if (row_status == ST_NAN) {
+        return errmsg_set(e, ST_NAN,
+                          "stage %u: NaN or infinity in the logits of session %u after position %llu",
+                          last, s->id, (unsigned long long)position);
+    }
+    if (row_status == ST_OK) return ST_OK;
+    return errmsg_set(e, ST_PROTOCOL, "stage %u: a result of session %u has status %u", last, s->id,
+                      row_status);
+}
+
+static status check_token(const pipeline *p, const session *s, uint32_t token, errmsg *e)
+{
+    if (token < p->results.n_vocab) return ST_OK;
+    return errmsg_set(e, ST_PROTOCOL, "stage %u: token %u of session %u is not in the vocabulary of %u",
+                      p->n_stages - 1, token, s->id, p->results.n_vocab);
+}
+
+/* The token that the branch's ring has for this position. */
+static status ring_token(const pipeline *p, const flight *f, const session *s, uint64_t position,
+                         uint32_t *token, errmsg *e)
+{
+    readback_token *t = readback_token_at(&p->results, s->branch, (uint32_t)position);
+    uint64_t commit = atomic_load_explicit(&t->commit, memory_order_acquire);
+    *token = t->token;
+    TRY(check_result(p, f, s, position, commit, t->status, e));
+    return check_token(p, s, *token, e);
+}
+
+/* A result, before anything of its step is taken: nothing is believed unseen. */
 static status check_row(const pipeline *p, const flight *f, flight_result *x, errmsg *e)
 {
     const request *r = f->part[x->part_i].r;
+    const session *s = r->session;
+    uint64_t position = r->first_position + x->row;
+    if (x->readback == WIRE_NONE) return ring_token(p, f, s, position, &x->token, e);
     readback_row *row = readback_row_at(&p->results, x->readback);
-    uint32_t last = p->n_stages - 1;
-    if (atomic_load_explicit(&row->commit, memory_order_acquire) != f->seq) {
-        return errmsg_set(e, ST_PROTOCOL, "stage %u: step %llu reported done, result row %u is not its",
-                          last, (unsigned long long)f->seq, x->readback);
-    }
-    uint32_t row_status = row->status, token = x->token = row->token;
-    if (row_status == ST_NAN) {
-        return errmsg_set(e, ST_NAN, "stage %u: NaN or infinity in the logits of session %u after "
-                          "position %llu",
-                          last, r->session->id, (unsigned long long)(r->first_position + x->row));
-    }
-    if (row_status != ST_OK) {
-        return errmsg_set(e, ST_PROTOCOL, "stage %u: result row %u has status %u", last, x->readback,
-                          row_status);
-    }
-    if (r->want_sample && x->row + 1 == r->n_tokens && token >= p->results.n_vocab) {
-        return errmsg_set(e, ST_PROTOCOL, "stage %u: token %u of session %u is not in the vocabulary of "
-                          "%u",
-                          last, token, r->session->id, p->results.n_vocab);
-    }
-    return ST_OK;
+    uint64_t commit = atomic_load_explicit(&row->commit, memory_order_acquire);
+    x->token = row->token;
+    TRY(check_result(p, f, s, position, commit, row->status, e));
+    bool drawn = r->want_sample && x->row + 1 == r->n_tokens;
+    return drawn ? check_token(p, s, x->token, e) : ST_OK;
 }
 
 static void take_row(pipeline *p, const flight *f, const flight_result *x)
 {
     request *r = f->part[x->part_i].r;
-    readback_row *row = readback_row_at(&p->results, x->readback);
     size_t n_vocab = p->results.n_vocab;
     if (r->want_sample && x->row + 1 == r->n_tokens) r->next_token = x->token;
-    if (r->deferred) return; /* its logits stay where they are until somebody asks */
-    if (r->logits != NULL)
-        memcpy(r->logits + x->row * n_vocab, row->logits, n_vocab * sizeof(float));
+    if (x->readback == WIRE_NONE || r->deferred) return; /* logits stay until somebody asks */
+    memcpy(r->logits + x->row * n_vocab, readback_row_at(&p->results, x->readback)->logits,
+           n_vocab * sizeof(float));
     p->free_readback[p->n_free_readback++] = x->readback;
 }
 
-/* All stages have applied it. */
+static uint32_t group_begin(const flight *f, uint32_t g)
+{
+    return g == 0 ? 0 : f->group_end[g - 1];
+}
+
+/* The tokens of one group in one round: all are looked at before one is taken. */
+static status check_tokens(const pipeline *p, flight *f, uint32_t g, errmsg *e)
+{
+    for (uint32_t k = group_begin(f, g); k < f->group_end[g]; k++) {
+        flight_part *part = &f->part[k];
+        if (part->dead) continue;
+        TRY(ring_token(p, f, part->r->session, part->first + part->n_drawn, &part->token, e));
+    }
+    return ST_OK;
+}
+
+static void take_tokens(flight *f, uint32_t g)
+{
+    for (uint32_t k = group_begin(f, g); k < f->group_end[g]; k++) {
+        flight_part *part = &f->part[k];
+        if (part->dead) continue;
+        uint64_t position = part->first + part->n_drawn++;
+        part->dead = generation_drew(part->r->generation, position, part->token) ||
+                     part->n_drawn == part->rounds;
+    }
+}
+
+static uint32_t n_expected(const flight *f, uint32_t g)
+{
+    uint32_t n = 0;
+    if (!f->free_running) return f->n_results;
+    for (uint32_t k = group_begin(f, g); k < f->group_end[g]; k++) n += !f->part[k].dead;
+    return n;
+}
+
+static status land_generation(pipeline *p, flight_part *part, errmsg *e)
+{
+    session *s = part->r->session;
+    bool ended;
+    part->r->n_steps--;
+    s->steps += part->n_drawn;
+    TRY(generation_landed(part->r->generation, part->first, part->n_drawn, &ended, e));
+    if (!ended) {
+        append_session(p, s);
+        return ST_OK;
+    }
+    remove_first(s);
+    finish(p, part->r);
+    return ST_OK;
+}
+
+/* All stages have applied it: its operations, its rows, and what generations drew and applied. */
 static void mirror_flight(pipeline *p, const flight *f)
 {
     step_view v = wire_step_body_view(f->body);
     mirror_step(&p->mirror, f->seq, v.kv_ops, v.step->n_kv_ops, v.rows, v.step->n_rows);
+    for (uint32_t k = 0; f->free_running && k < f->n_parts; k++) {
+        const flight_part *part = &f->part[k];
+        const generation *g = part->r->generation;
+        const uint32_t *drawn = g->tokens + (g->n_drawn - part->n_drawn);
+        for (uint32_t i = 1; i < part->n_drawn; i++)
+            mirror_row(&p->mirror, part->r->session->branch, (uint32_t)part->first + i, drawn[i - 1]);
+    }
+}
+
+/* Every row of it is back. */
+static status land(pipeline *p, flight *f, errmsg *e)
+{
+    mirror_flight(p, f);
+    f->seq = 0;
+    p->n_flights--;
+    if (f->free_running) p->round_ns = (now_ns() - f->issued_ns) / f->rounds;
+    for (uint32_t k = 0; k < f->n_parts; k++) {
+        request *r = f->part[k].r;
+        if (f->free_running) {
+            TRY(land_generation(p, &f->part[k], e));
+            continue;
+        }
+        r->n_done += f->part[k].n_rows;
+        r->n_steps--;
+        if (r->n_done == r->n_tokens) finish(p, r);
+    }
+    return ST_OK;
 }
 
 status schedule_result(pipeline *p, uint64_t seq, const wire_result *result, errmsg *e)
@@ -307,22 +469,33 @@ status schedule_result(pipeline *p, uint64_t seq, const wire_result *result, err
     flight *f = NULL;
     for (uint32_t i = 0; i < p->window && f == NULL; i++)
         if (p->flights[i].seq == seq && seq != 0) f = &p->flights[i];
-    if (f == NULL || result->n_rows != f->n_results) {
-        return errmsg_set(e, ST_PROTOCOL, "stage %u: result of step %llu with %u rows was not asked for",
-                          p->n_stages - 1, (unsigned long long)seq, result->n_rows);
+    uint32_t round = f != NULL ? f->n_pieces / f->n_groups : 0;
+    uint32_t g = f != NULL ? f->n_pieces % f->n_groups : 0;
+    bool again = f != NULL && f->n_pieces < f->n_taken; /* it came before a stage was lost */
+    if (f == NULL || result->round != round || result->group != g ||
+        (!again && result->n_rows != n_expected(f, g))) {
+        return errmsg_set(e, ST_PROTOCOL,
+                          "stage %u: result of step %llu, round %u, group %u, with %u rows was not "
+                          "asked for",
+                          p->n_stages - 1, (unsigned long long)seq, result->round, result->group,
+                          result->n_rows);
     }
+    f->n_pieces++;
+    if (again) return ST_OK;
+    if (f->free_running) TRY(check_tokens(p, f, g, e));
     for (uint32_t i = 0; i < f->n_results; i++) TRY(check_row(p, f, &f->result[i], e));
+    if (f->free_running) take_tokens(f, g);
     for (uint32_t i = 0; i < f->n_results; i++) take_row(p, f, &f->result[i]);
-    mirror_flight(p, f);
-    f->seq = 0;
-    p->n_flights--;
-    for (uint32_t k = 0; k < f->n_parts; k++) {
-        request *r = f->part[k].r;
-        r->n_done += f->part[k].n_rows;
-        r->n_steps--;
-        if (r->n_done == r->n_tokens) finish(p, r);
-    }
-    return ST_OK;
+    f->n_taken = f->n_pieces;
+    return f->n_taken == f->rounds * f->n_groups ? land(p, f, e) : ST_OK;
+}
+
+void schedule_withdraw(pipeline *p, generation *g)
+{
+    session *s = g->r.session;
+    remove_session(p, s);
+    remove_first(s);
+    finish(p, &g->r);
 }
 
 /* --- the end ----------------------------------------------------------------------------------------- */
@@ -334,7 +507,9 @@ void schedule_end_all(pipeline *p)
         flight *f = &p->flights[i];
         for (uint32_t k = 0; f->seq != 0 && k < f->n_parts; k++) {
             request *r = f->part[k].r;
-            if (--r->n_steps == 0 && r->n_issued == r->n_tokens) finish(p, r);
+            if (--r->n_steps > 0) continue;
+            if (f->free_running) remove_first(r->session);
+            if (f->free_running || r->n_issued == r->n_tokens) finish(p, r);
         }
         f->seq = 0;
     }

@@ -7,6 +7,7 @@
 #define FORK_ROWS     3u
 #define DEFERRED_ROWS 3u
 #define PIECE_MAX     48u
+#define GENERATE_MAX  60u /* tokens, fewer where the context has no room */
 
 typedef struct {
     const gate_context *g;
@@ -22,9 +23,16 @@ static uint32_t below(stream *w, uint32_t n)
     return (uint32_t)(random_next(&w->random) % n);
 }
 
+/* Tokens that a stream generates: what a gate's context leaves. */
+static uint32_t generate_rows(const gate_context *g)
+{
+    uint32_t n = gate_burst(g) - FORK_ROWS - DEFERRED_ROWS - 2;
+    return n < GENERATE_MAX ? n : GENERATE_MAX;
+}
+
 uint32_t stream_rows(const gate_context *g)
 {
-    return 2 * (1 + g->n_decode) + 2 * FORK_ROWS + DEFERRED_ROWS;
+    return 2 * (1 + g->n_decode) + 2 * FORK_ROWS + DEFERRED_ROWS + generate_rows(g);
 }
 
 /* One step into the next row of the record; *token: the one that goes in, then the one drawn. */
@@ -48,6 +56,30 @@ static status prompt(stream *w, session *s, uint32_t n, uint32_t *next, errmsg *
 static status decode(stream *w, session *s, uint32_t n, uint32_t *token, errmsg *e)
 {
     for (uint32_t i = 0; i < n; i++) TRY(step(w, s, token, e));
+    return ST_OK;
+}
+
+/* Tokens drawn and applied by themselves, then taken back and read again as a prompt, so that each
+ * has a row of the record: the logits after it, and what was drawn there. */
+static status generate(stream *w, session *s, uint32_t *token, errmsg *e)
+{
+    uint32_t drawn[GENERATE_MAX + 1], n = generate_rows(w->g), n_got = 0;
+    generate_limits limits = {.n_max = n};
+    generation *g;
+    uint64_t begin = session_position(s);
+    TRY(session_generate(s, *token, &limits, &g, e));
+    status st = ST_OK, closed;
+    errmsg ignored = {0};
+    for (drawn[0] = *token; st == ST_OK && n_got < n; n_got++) {
+        st = generation_next(g, &drawn[n_got + 1], e);
+        if (st == ST_OK) atomic_fetch_add(w->n_tokens, 1);
+    }
+    closed = generation_close(g, st == ST_OK ? e : &ignored);
+    TRY(st != ST_OK ? st : closed);
+    TRY(session_truncate(s, begin, e));
+    TRY(session_prime(s, drawn, n, gate_record_rows(w->out, w->row, n), NULL, e));
+    for (uint32_t i = 0; i < n; i++) w->out->tokens[w->row++] = drawn[i + 1];
+    *token = drawn[n];
     return ST_OK;
 }
 
@@ -94,6 +126,7 @@ static status walk(stream *w, session *s, errmsg *e)
     uint32_t n = w->g->n_prompt, token;
     TRY(prompt(w, s, n / 2 + below(w, n - n / 2) + 1, &token, e));
     TRY(decode(w, s, w->g->n_decode, &token, e));
+    TRY(generate(w, s, &token, e));
     TRY(fork_rows(w, s, &token, e));
     TRY(deferred(w, s, e));
     uint64_t position = session_position(s);

@@ -65,9 +65,9 @@ expect_story() {
 
 @test "two and three at once" {
     undisturbed
-    story --fault "stage=0,at=decode,step=20,kind=kill;stage=2,at=decode,step=20,kind=kill"
+    story --fault "stage=0,at=decode,kind=kill;stage=2,at=decode,kind=kill"
     expect_story 2
-    story --fault "stage=all,at=decode,step=20,kind=kill"
+    story --fault "stage=all,at=decode,kind=kill"
     expect_story 3
     assert_nothing_left
 }
@@ -85,7 +85,7 @@ expect_story() {
 
 @test "one stage alone is replaced too" {
     undisturbed
-    pp run -m "$DEMO" -p "Once upon a time" --temp 0 -n 60 --fault "stage=0,at=decode,step=30,kind=kill"
+    pp run -m "$DEMO" -p "Once upon a time" --temp 0 -n 60 --fault "stage=0,at=decode,kind=kill"
     expect_story 1 "stage 0 "
     assert_nothing_left
 }
@@ -131,6 +131,29 @@ pid_has_changed() {
     end_of "$PP_PID" 30
     [[ $END_CODE == 0 && $(<"$TEST_DIR/text") == "$want" ]]
     [[ $(grep -c 'took its place' "$TEST_DIR/text.err") == 6 ]]
+    assert_nothing_left
+}
+
+@test "killed and stopped while idle: replaced at once, and the session goes on with its text" {
+    local stage victim want
+    idle_run --hang-timeout 0.5
+    for stage in 0 1 2; do say more && wait_for 10 is_idle; done
+    want=$(<"$TEST_DIR/out")
+    kill -INT "$PP_PID"
+    end_of "$PP_PID"
+    rm "$TEST_DIR/lines"
+    idle_run --hang-timeout 0.5
+    for stage in 0 1 2; do
+        victim=$(pid_of_stage "$stage")
+        kill -"$([[ $stage == 1 ]] && echo STOP || echo KILL)" "$victim"
+        wait_for 2 pid_has_changed "$stage" "$victim"
+        say more
+        wait_for 10 is_idle
+    done
+    status_has '"last_fault": ?"stage 1 .*idle.*SIGSTOP'
+    [[ $(<"$TEST_DIR/out") == "$want" ]]
+    kill -INT "$PP_PID"
+    end_of "$PP_PID"
     assert_nothing_left
 }
 
