@@ -5,6 +5,7 @@
 
 #include <errno.h>
 #include <linux/futex.h>
+#include <string.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -25,10 +26,15 @@ static uint64_t slot_bytes(uint32_t rows_max, uint32_t n_embd, uint32_t aux_byte
            round_line((uint64_t)rows_max * aux_bytes);
 }
 
-static uint64_t slots_offset(void)
+static uint64_t talk_offset(void)
 {
     return round_line(sizeof(boundary_header)) +
            BOUNDARY_BANKS * BOUNDARY_SLOTS * sizeof(slot_words);
+}
+
+static uint64_t slots_offset(void)
+{
+    return talk_offset() + BOUNDARY_BANKS * sizeof(boundary_talk);
 }
 
 uint64_t boundary_bytes(uint32_t rows_max, uint32_t n_embd, uint32_t aux_bytes)
@@ -192,8 +198,66 @@ bool slot_valid(const boundary_end *b, const slot_view *v, slot_kind kind, uint6
            v->header->seq == seq && v->header->n_rows <= b->rows_max;
 }
 
+/* --- the talk before traffic --- */
+
+static talk_side *side_of(const boundary_end *b, bool rx)
+{
+    boundary_talk *t = (boundary_talk *)((char *)b->map + talk_offset());
+    t += b->epoch % BOUNDARY_BANKS;
+    return rx ? &t->rx : &t->tx;
+}
+
+void boundary_say(boundary_end *b, bool rx, const talk_message *m)
+{
+    talk_side *s = side_of(b, rx);
+    s->message = *m;
+    announce(b, &s->said, ++b->n_said);
+}
+
+static bool message_valid(const talk_message *m)
+{
+    return m->kind >= TALK_OFFER && m->kind <= TALK_DONE && m->blob_bytes <= TALK_BLOB_BYTES &&
+           memchr(m->why, '\0', sizeof m->why) != NULL;
+}
+
+status boundary_hear(boundary_end *b, bool rx, uint64_t timeout_ns, talk_message *out)
+{
+    talk_side *s = side_of(b, !rx);
+    TRY(wait_word(b, &s->said, b->n_heard + 1, timeout_ns));
+    b->n_heard++;
+    *out = s->message; /* our own copy: what is checked is what is used */
+    if (message_valid(out)) return ST_OK;
+    *out = (talk_message){0};
+    return ST_PROTOCOL;
+}
+
+bool boundary_spoken(const boundary_end *b, bool rx)
+{
+    uint64_t now = atomic_load_explicit(&side_of(b, !rx)->said, memory_order_acquire);
+    return (uint32_t)(now >> 32) == b->epoch && (uint32_t)now == b->n_heard + 1;
+}
+
+void boundary_rx_resume(boundary_end *b, const uint32_t filled[BOUNDARY_SLOTS])
+{
+    for (uint32_t slot = 0; slot < BOUNDARY_SLOTS; slot++) {
+        b->count[slot] = filled[slot];
+        announce(b, &words_of(b, slot)->free, filled[slot]);
+    }
+}
+
+void boundary_renew(boundary_end *b, uint32_t epoch)
+{
+    b->epoch = epoch;
+    memset(b->count, 0, sizeof b->count);
+    b->n_said = b->n_heard = 0;
+}
+
 void boundary_wake(boundary_end *b)
 {
+    if (b->map != NULL) {
+        wake(&side_of(b, true)->said);
+        wake(&side_of(b, false)->said);
+    }
     for (uint32_t slot = 0; b->map != NULL && slot < BOUNDARY_SLOTS; slot++) {
         wake(&words_of(b, slot)->full);
         wake(&words_of(b, slot)->free);

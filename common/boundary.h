@@ -11,7 +11,11 @@
  * stage i to stage (i + 1) mod N; the last one (last stage to first) carries sampled tokens and has
  * no hidden state (n_embd 0).
  *
- * Mapping, in order: boundary_header; words [bank][slot]; then [bank][slot] each: slot_header,
+ * Before traffic both ends talk, in messages that alternate, through a talk area of each bank: the
+ * receiver offers a transport with what the sender needs for it, the sender accepts or refuses, and
+ * so on until the receiver says that it is done (stage/connect.c).
+ *
+ * Mapping, in order: boundary_header; words [bank][slot]; talk [bank]; then [bank][slot] each: slot_header,
  * row_header [rows_max], hidden f32 [rows_max, n_embd], aux [rows_max, aux_bytes]; parts start on
  * cache lines. Created by the coordinator as a sealed memfd.
  *
@@ -26,7 +30,7 @@
 #include <stdbool.h>
 
 #define BOUNDARY_MAGIC 0x59444e42u /* "BNDY" */
-#define BOUNDARY_VERSION 1u
+#define BOUNDARY_VERSION 2u
 #define BOUNDARY_SLOTS 2u
 #define BOUNDARY_BANKS 2u
 
@@ -43,6 +47,30 @@ typedef struct {
     _Alignas(CACHE_LINE) _Atomic uint64_t full; /* written by tx: epoch << 32 | count */
     _Alignas(CACHE_LINE) _Atomic uint64_t free; /* written by rx: epoch << 32 | count */
 } slot_words;
+
+#define TALK_BLOB_BYTES 512u
+#define TALK_WHY_BYTES  400u
+typedef enum { TALK_OFFER = 1, TALK_ACCEPT, TALK_REFUSE, TALK_DONE } talk_kind;
+
+typedef struct {
+    uint32_t kind;              /* talk_kind */
+    uint32_t transport, signal; /* transport_kind, signal_kind */
+    uint32_t flags;             /* the transport's own */
+    uint32_t filled[BOUNDARY_SLOTS]; /* TALK_ACCEPT: how often the sender has filled each slot */
+    uint32_t blob_bytes;
+    unsigned char blob[TALK_BLOB_BYTES]; /* opaque: the transport's own */
+    char why[TALK_WHY_BYTES];            /* terminated; a refusal's cause, "": not worth a line */
+} talk_message;
+
+/* What one end says, in order; written by it alone, read by the other. */
+typedef struct {
+    _Alignas(CACHE_LINE) _Atomic uint64_t said; /* epoch << 32 | count */
+    talk_message message;
+} talk_side;
+
+typedef struct {
+    talk_side rx, tx;
+} boundary_talk;
 
 typedef enum { SLOT_STEP = 1, SLOT_PROBE = 2 } slot_kind;
 
@@ -72,6 +100,7 @@ typedef struct {
     uint64_t slot_bytes, slots_offset, bytes;
     uint32_t epoch;
     uint32_t count[BOUNDARY_SLOTS];    /* tx: fills; rx: reads */
+    uint32_t n_said, n_heard;          /* of the talk */
     const _Atomic uint32_t *stop;      /* non-zero: waits end with ST_CLOSED */
 } boundary_end;
 
@@ -90,6 +119,22 @@ MUST_USE status boundary_create(int *fd, uint32_t rows_max, uint32_t n_embd, uin
 MUST_USE status boundary_open(boundary_end *out, int fd, uint32_t epoch,
                               const _Atomic uint32_t *stop, errmsg *e);
 void boundary_close(boundary_end *b);
+
+/* Use the end for another epoch: its bank, counts from 0. No wait may be under way, and the peer of
+ * the epoch before the last must be gone. */
+void boundary_renew(boundary_end *b, uint32_t epoch);
+
+/* Say m as the receiver (rx) or the sender. The end before it must have been heard and answered. */
+void boundary_say(boundary_end *b, bool rx, const talk_message *m);
+/* Wait for the next message of the other end; rx: who we are. ST_TIMEOUT (call again), ST_CLOSED;
+ * ST_PROTOCOL: it is none (*out is empty then). */
+MUST_USE status boundary_hear(boundary_end *b, bool rx, uint64_t timeout_ns, talk_message *out);
+/* Whether it is there. */
+bool boundary_spoken(const boundary_end *b, bool rx);
+
+/* The receiver, while the sender fills nothing: both slots are free again, after the sender has
+ * filled them so often. What was in them is given up. */
+void boundary_rx_resume(boundary_end *b, const uint32_t filled[BOUNDARY_SLOTS]);
 
 /* Wait until slot may be written and view it. ST_TIMEOUT after timeout_ns (nothing changed; call
  * again), ST_CLOSED when *stop. */

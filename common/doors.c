@@ -22,8 +22,8 @@
     X(DOOR_SHARD, "MEMRA_PP_SHARD", "shard", BOOLEAN_RULE "; this build: 1")                       \
     X(DOOR_STREAMS, "MEMRA_PP_STREAMS", "streams", BOOLEAN_RULE "; this build: 1")                 \
     X(DOOR_TRANSPORT, "MEMRA_PP_TRANSPORT", "transport",                                           \
-      "auto, ipc, nccl, host or shm; this build: auto or shm")                                     \
-    X(DOOR_SIGNAL, "MEMRA_PP_SIGNAL", "signal", "auto, event, memop or spin; this build: auto")    \
+      "auto, ipc, nccl, host or shm")                                                              \
+    X(DOOR_SIGNAL, "MEMRA_PP_SIGNAL", "signal", "auto, event, memop or spin")                      \
     X(DOOR_FAULT, "MEMRA_PP_FAULT", "fault", FAULT_RULE)                                           \
     X(DOOR_OVERLAP, "MEMRA_PP_OVERLAP", "overlap", BOOLEAN_RULE)                                   \
     X(DOOR_BATCH_PP, "MEMRA_BATCH_PP", "batch-pp", BOOLEAN_RULE "; this build: 1")                 \
@@ -44,6 +44,9 @@ static const char *const dashed_flag[DOOR_COUNT] = {
     DOOR_LIST(X)
 #undef X
 };
+
+static const char *const transport_words[] = {"auto", "ipc", "nccl", "host", "shm", NULL};
+static const char *const signal_words[] = {"auto", "event", "memop", "spin", NULL};
 
 /* One value being parsed. */
 typedef struct {
@@ -111,15 +114,11 @@ static status parse_absent_boolean(const door_text *t, bool *out)
     return ST_OK;
 }
 
-/* words: a NULL-terminated list. *out becomes the index; present has a bit per usable word. */
-static status parse_word(const door_text *t, const char *const *words, uint32_t present,
-                         uint32_t *out)
+/* words: a NULL-terminated list. *out becomes the index. */
+static status parse_word(const door_text *t, const char *const *words, uint32_t *out)
 {
     for (uint32_t i = 0; words[i] != NULL; i++) {
         if (strcmp(t->text, words[i]) != 0) continue;
-        if (!(present & (1u << i))) {
-            return refuse(t, "asks for a mechanism that this build does not have");
-        }
         *out = i;
         return ST_OK;
     }
@@ -222,8 +221,6 @@ static status parse_prime_chunk(const door_text *t)
 
 static status parse_door(const door_text *t)
 {
-    static const char *const transports[] = {"auto", "ipc", "nccl", "host", "shm", NULL};
-    static const char *const signals[] = {"auto", "event", "memop", "spin", NULL};
     doors *d = t->d;
     uint32_t word = 0;
     switch (t->id) {
@@ -240,11 +237,11 @@ static status parse_door(const door_text *t)
     case DOOR_STREAMS:
         return parse_absent_boolean(t, &d->streams);
     case DOOR_TRANSPORT:
-        TRY(parse_word(t, transports, 1u << TRANSPORT_AUTO | 1u << TRANSPORT_SHM, &word));
+        TRY(parse_word(t, transport_words, &word));
         d->transport = (transport_kind)word;
         return ST_OK;
     case DOOR_SIGNAL:
-        TRY(parse_word(t, signals, 1u << SIGNAL_AUTO, &word));
+        TRY(parse_word(t, signal_words, &word));
         d->signal = (signal_kind)word;
         return ST_OK;
     case DOOR_FAULT:
@@ -350,6 +347,18 @@ doors doors_default(void)
                  .prime_pp = true,
                  .prime_pipe = true},
     };
+}
+
+const char *transport_word(transport_kind k)
+{
+    CHECK((unsigned)k <= TRANSPORT_SHM);
+    return transport_words[k];
+}
+
+const char *signal_word(signal_kind k)
+{
+    CHECK((unsigned)k <= SIGNAL_SPIN);
+    return signal_words[k];
 }
 
 status doors_parse(doors *out, const door_values *v, errmsg *e)

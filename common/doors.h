@@ -4,7 +4,8 @@
  * start with one line naming variable (or flag, when the value came from there), value and rule.
  * Numbers are decimal digits only (no sign, no space, no prefix; leading zeros are digits). A
  * command-line flag of the same name wins: prefix MEMRA_PP_ or MEMRA_ dropped, lower case, hyphens
- * (--stages, --prime-chunk). A door whose mechanism this build lacks accepts only its default.
+ * (--stages, --prime-chunk). A door whose mechanism this build lacks accepts only its default; what
+ * a transport or signal needs of devices is checked with them (coordinator/machine/boundaries.h).
  *
  * Doors that speak of each other:
  * - SPLITS=c1,.. needs STAGES=N with N - 1 cuts; the words even and auto are legal with any STAGES.
@@ -111,6 +112,9 @@ int doors_flag_index(const char *flag);
 
 /* What a person called the door: "MEMRA_PP_STAGES", or "--stages" when the value came from it. */
 const char *doors_name(const doors *d, door_id id);
+
+const char *transport_word(transport_kind k); /* "ipc" */
+const char *signal_word(signal_kind k);       /* "spin" */
 
 /* All doors unset: one stage. */
 doors doors_default(void);

@@ -38,8 +38,14 @@ static bool config_valid(const wire_config *c)
            terminated(c->cuda_uuid, sizeof c->cuda_uuid) && c->n_threads >= 1 && c->run_block_fd >= 0 && c->readback_fd >= 0 &&
            (c->in_fd >= 0) == linked && (c->out_fd >= 0) == linked && c->n_model_fds >= 1 &&
            c->n_model_fds <= GGUF_FILES_MAX && terminated(c->build, sizeof c->build) &&
-           terminated(c->isa, sizeof c->isa) &&
+           terminated(c->isa, sizeof c->isa) && c->transport <= TRANSPORT_SHM &&
+           c->signal <= SIGNAL_SPIN &&
            terminated(c->fault, sizeof c->fault);
+}
+
+static bool probed_valid(const wire_probed *p)
+{
+    return terminated(p->transport, sizeof p->transport) && terminated(p->signal, sizeof p->signal);
 }
 
 static bool counts_valid(const wire_step *s, uint32_t flags)
@@ -95,7 +101,7 @@ bool wire_valid(const void *data, uint64_t bytes)
                terminated(((const wire_loaded *)body)->device_name,
                           sizeof((wire_loaded *)0)->device_name);
     case WIRE_PROBED:
-        return h->body_bytes == sizeof(wire_probed);
+        return h->body_bytes == sizeof(wire_probed) && probed_valid(body);
     case WIRE_STEP:
         return h->body_bytes >= sizeof(wire_step) &&
                step_valid(data, bytes, STEP_PRIME | STEP_OVERLAP | STEP_PRIME_PIPE);

@@ -87,6 +87,7 @@ typedef struct {
     int32_t model_fd[GGUF_FILES_MAX];
     uint32_t wait_limit_ms;          /* boundary waits give up after this; longer than the
                                         coordinator's own deadline */
+    uint32_t transport, signal;      /* transport_kind, signal_kind: as forced on every boundary */
     char isa[16];
     char cuda_uuid[48];
     char fault[WIRE_TEXT_BYTES];
@@ -99,6 +100,7 @@ typedef struct {
 
 typedef struct {
     uint32_t n_probes, reserved;
+    char transport[16], signal[16];  /* of the boundary into the stage; terminated, "": none */
 } wire_probed;
 
 typedef struct {

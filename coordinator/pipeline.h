@@ -73,6 +73,7 @@ typedef struct {
     int pid;
     uint32_t epoch, state;       /* stage_state */
     char device[64];
+    char transport[16], signal[16]; /* of the boundary into it; "": none yet */
     uint64_t weights_bytes, kv_bytes, scratch_bytes; /* as the stage reports them */
     uint64_t n_steps, n_rows, n_chunks, n_overlaps, n_probes;
     uint64_t busy_ns, wait_in_ns, wait_out_ns;

@@ -2,8 +2,10 @@
  * of text for the coordinator, which links no CUDA.
  *
  *     cuda N                                          (N -1: this build has no cuda table)
- *     gpu ORDINAL UUID MAJOR.MINOR MEMORY FREE NAME   (N lines; memory in bytes; the name may hold
- *                                                      spaces and ends the line) */
+ *     gpu ORDINAL UUID MAJOR.MINOR MEMORY FREE MODE NAME
+ *                                 (N lines; memory in bytes; MODE shared, exclusive or mps; the name
+ *                                  may hold spaces and ends the line)
+ *     link FROM TO KIND           (N * (N - 1) lines: ordinals; nvlink, pcie or none) */
 #ifndef STAGE_DEVICES_H
 #define STAGE_DEVICES_H
 

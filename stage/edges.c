@@ -12,31 +12,38 @@ static void add(_Atomic uint64_t *word, uint64_t n)
     atomic_fetch_add_explicit(word, n, memory_order_relaxed);
 }
 
+static status open_edge(edge *g, edges *x, int fd, uint32_t epoch, uint32_t from, errmsg *e)
+{
+    TRY(boundary_open(&g->end, fd, epoch, x->stop, e));
+    g->from = from;
+    g->to = (from + 1) % x->n_stages;
+    if (g->end.rows_max == x->rows_max) return ST_OK;
+    return errmsg_set(e, ST_PROTOCOL, "boundary %u -> %u is not %u rows long", g->from, g->to,
+                      x->rows_max);
+}
+
 status edges_open(edges *out, const wire_config *c, const backend *b, backend_queue *q,
                   stage_words *words, const _Atomic uint32_t *stop, errmsg *e)
 {
-    *out = (edges){.kind = transport_shm(),
-                   .backend = b,
+    *out = (edges){.backend = b,
                    .queue = q,
                    .words = words,
                    .stop = stop,
                    .stage_i = c->stage_i,
                    .n_stages = c->n_stages,
                    .rows_max = c->rows_max,
+                   .transport = (transport_kind)c->transport,
+                   .signal = (signal_kind)c->signal,
                    .wait_limit_ms = c->wait_limit_ms};
     if (c->n_stages == 1) return ST_OK;
-    transport_options o = {.epoch = c->edge_epoch, .stop = stop, .backend = b, .queue = q};
+    pthread_mutex_init(&out->lock, NULL);
+    out->open = true;
     status s = ST_OK;
-    o.fd = c->in_fd;
-    TRY_DONE(s, out->kind->open(&out->in, &o, e));
-    o.fd = c->out_fd;
-    TRY_DONE(s, out->kind->open(&out->out, &o, e));
-    if (out->kind->rows_max(out->in) != c->rows_max || out->kind->rows_max(out->out) != c->rows_max) {
-        s = errmsg_set(e, ST_PROTOCOL, "a boundary is not %u rows long", c->rows_max);
-        goto done;
-    }
-    uint32_t n_embd = out->kind->n_embd(out->in);
-    if (out->kind->n_embd(out->out) > n_embd) n_embd = out->kind->n_embd(out->out);
+    uint32_t before = (c->stage_i + c->n_stages - 1) % c->n_stages;
+    TRY_DONE(s, open_edge(&out->in, out, c->in_fd, c->edge_epoch, before, e));
+    TRY_DONE(s, open_edge(&out->out, out, c->out_fd, c->edge_epoch, c->stage_i, e));
+    uint32_t n_embd = out->in.end.n_embd;
+    if (out->out.end.n_embd > n_embd) n_embd = out->out.end.n_embd;
     out->rows = calloc(c->rows_max, sizeof *out->rows);
     out->pattern = calloc((size_t)c->rows_max * n_embd + 1, sizeof *out->pattern);
     if (out->rows == NULL || out->pattern == NULL)
@@ -46,52 +53,94 @@ done:
     return s;
 }
 
+void edge_set(edges *x, edge *g, const transport *kind, transport_end *way)
+{
+    pthread_mutex_lock(&x->lock);
+    const transport *old_kind = g->kind;
+    transport_end *old_way = g->way;
+    g->kind = kind;
+    g->way = way;
+    pthread_mutex_unlock(&x->lock);
+    if (old_way != NULL) old_kind->close(old_way);
+}
+
+void edge_renew(edges *x, edge *g, uint32_t epoch)
+{
+    edge_set(x, g, NULL, NULL);
+    boundary_renew(&g->end, epoch);
+}
+
 void edges_close(edges *x)
 {
-    if (x->in != NULL) x->kind->close(x->in);
-    if (x->out != NULL) x->kind->close(x->out);
+    if (!x->open) return;
+    edge *both[] = {&x->out, &x->in}; /* the sender's end first */
+    for (int i = 0; i < 2; i++) {
+        edge_set(x, both[i], NULL, NULL);
+        boundary_close(&both[i]->end);
+    }
     free(x->rows);
     free(x->pattern);
-    x->in = x->out = NULL;
     x->rows = NULL;
     x->pattern = NULL;
+    pthread_mutex_destroy(&x->lock);
+    x->open = false;
 }
 
 void edges_wake(edges *x)
 {
-    if (x->in != NULL) x->kind->wake(x->in);
-    if (x->out != NULL) x->kind->wake(x->out);
+    if (!x->open) return;
+    pthread_mutex_lock(&x->lock);
+    edge *both[] = {&x->in, &x->out};
+    for (int i = 0; i < 2; i++) {
+        if (both[i]->way != NULL) both[i]->kind->wake(both[i]->way);
+        boundary_wake(&both[i]->end);
+    }
+    pthread_mutex_unlock(&x->lock);
 }
 
-static status cross_slice(edges *x, crossing *c, uint64_t timeout_ns, errmsg *e)
+status edges_wait(edges *x, bool sending, edges_slice slice, void *ctx, errmsg *e)
 {
-    if (c->sending) {
-        return x->kind->send(x->out, c->slot, c->kind, c->seq, x->rows, c->hidden, c->n_rows,
-                             timeout_ns);
+    uint64_t begin = now_ns();
+    atomic_store_explicit(&x->words->starved, sending ? STARVED_OUTPUT_FULL : STARVED_INPUT_EMPTY,
+                          memory_order_relaxed);
+    status s;
+    do {
+        s = slice(ctx, WAIT_SLICE_NS, e);
+    } while (s == ST_TIMEOUT && now_ns() - begin < x->wait_limit_ms * NS_PER_MS);
+    atomic_store_explicit(&x->words->starved, STARVED_NO, memory_order_relaxed);
+    add(sending ? &x->words->wait_out_ns : &x->words->wait_in_ns, now_ns() - begin);
+    if (s == ST_TIMEOUT) {
+        const edge *g = sending ? &x->out : &x->in;
+        return errmsg_set(e, ST_TIMEOUT, "stage %u: boundary %u -> %u stayed %s for %llu ms",
+                          x->stage_i, g->from, g->to, sending ? "full" : "empty",
+                          (unsigned long long)x->wait_limit_ms);
     }
-    return x->kind->receive(x->in, c->slot, c->kind, c->seq, x->rows, c->hidden, &c->n_rows,
-                            timeout_ns, e);
+    return s;
+}
+
+typedef struct {
+    edges *x;
+    crossing *c;
+} cross_context;
+
+static status cross_slice(void *ctx, uint64_t timeout_ns, errmsg *e)
+{
+    const cross_context *a = ctx;
+    edges *x = a->x;
+    crossing *c = a->c;
+    if (c->sending) {
+        return x->out.kind->send(x->out.way, c->slot, c->kind, c->seq, x->rows, c->hidden,
+                                 c->n_rows, timeout_ns);
+    }
+    return x->in.kind->receive(x->in.way, c->slot, c->kind, c->seq, x->rows, c->hidden, &c->n_rows,
+                               timeout_ns, e);
 }
 
 status edges_cross(edges *x, crossing *c, errmsg *e)
 {
-    uint64_t begin = now_ns();
-    atomic_store_explicit(&x->words->starved,
-                          c->sending ? STARVED_OUTPUT_FULL : STARVED_INPUT_EMPTY,
-                          memory_order_relaxed);
-    status s;
-    do {
-        s = cross_slice(x, c, WAIT_SLICE_NS, e);
-    } while (s == ST_TIMEOUT && now_ns() - begin < x->wait_limit_ms * NS_PER_MS);
-    atomic_store_explicit(&x->words->starved, STARVED_NO, memory_order_relaxed);
-    add(c->sending ? &x->words->wait_out_ns : &x->words->wait_in_ns, now_ns() - begin);
-    if (s == ST_TIMEOUT) {
-        return errmsg_set(e, ST_TIMEOUT, "stage %u: boundary %u -> %u stayed %s for %llu ms",
-                          x->stage_i, c->sending ? x->stage_i : (x->stage_i + x->n_stages - 1) % x->n_stages,
-                          c->sending ? (x->stage_i + 1) % x->n_stages : x->stage_i,
-                          c->sending ? "full" : "empty", (unsigned long long)x->wait_limit_ms);
-    }
-    return s;
+    cross_context a = {x, c};
+    CHECK((c->sending ? x->out.way : x->in.way) != NULL);
+    return edges_wait(x, c->sending, cross_slice, &a, e);
 }
 
 static row_header header_of(const wire_row *r)
@@ -146,7 +195,7 @@ status edges_receive(edges *x, const incoming *in, errmsg *e)
         }
     }
     add(&x->words->rx_rows, in->n_rows);
-    add(&x->words->rx_bytes, in->n_rows * boundary_row_bytes(x->kind->n_embd(x->in), 0));
+    add(&x->words->rx_bytes, in->n_rows * boundary_row_bytes(x->in.end.n_embd, 0));
     add(&x->words->rx_crossings[in->slot], 1);
     return ST_OK;
 }
@@ -163,7 +212,7 @@ status edges_send(edges *x, uint32_t slot, uint64_t seq, const wire_row *rows, u
                   .hidden = hidden};
     /* Counted first, so that whoever sees the result of the step sees it counted; a crossing that
      * fails ends the process or, when a stage was lost, is no crossing. */
-    uint64_t bytes = n_rows * boundary_row_bytes(x->kind->n_embd(x->out), 0);
+    uint64_t bytes = n_rows * boundary_row_bytes(x->out.end.n_embd, 0);
     add(&x->words->tx_rows, n_rows);
     add(&x->words->tx_bytes, bytes);
     add(&x->words->tx_crossings[slot], 1);

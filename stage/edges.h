@@ -1,9 +1,10 @@
 /* edges.h - a stage's two boundaries: rows in from the stage before, rows out to the stage after.
  *
- * Owned by the worker thread, but for edges_wake. With one stage there are none. Waits show in the
- * stage's words (starved, wait_in_ns, wait_out_ns) and end with ST_TIMEOUT after wait_limit_ms,
- * with ST_CLOSED when *stop is set: the stage is to end, or a neighbour was lost. To go on under
- * another epoch they are closed and opened again. */
+ * Owned by the worker thread, but for edges_wake. With one stage there are none. Opened while
+ * loading, with their host memory alone; connected (stage/connect.h) after the load barrier, when
+ * each gets its transport. Waits show in the stage's words (starved, wait_in_ns, wait_out_ns) and end
+ * with ST_TIMEOUT after wait_limit_ms, with ST_CLOSED when *stop is set: the stage is to end, or a
+ * neighbour was lost. */
 #ifndef STAGE_EDGES_H
 #define STAGE_EDGES_H
 
@@ -12,14 +13,26 @@
 #include "stage/inject.h"
 #include "stage/transport.h"
 
+#include <pthread.h>
+
 typedef struct {
-    const transport *kind;
-    transport_end *in, *out;        /* NULL with one stage */
+    boundary_end end;               /* host words, headers, and the talk before traffic */
+    const transport *kind;          /* NULL: not connected */
+    transport_end *way;
+    uint32_t from, to;              /* stages */
+} edge;
+
+typedef struct {
+    edge in, out;
+    pthread_mutex_t lock;           /* `kind` and `way` of both, against edges_wake */
+    bool open;                      /* false with one stage */
     const backend *backend;
     backend_queue *queue;
     stage_words *words;
     const _Atomic uint32_t *stop;
     uint32_t stage_i, n_stages, rows_max;
+    transport_kind transport;       /* as forced by the doors, or auto */
+    signal_kind signal;
     uint64_t wait_limit_ms;
     row_header *rows;               /* [rows_max]: what came in or goes out */
     float *pattern;                 /* host [rows_max, n_embd]: the probe's */
@@ -29,6 +42,14 @@ MUST_USE status edges_open(edges *out, const wire_config *c, const backend *b, b
                            stage_words *words, const _Atomic uint32_t *stop, errmsg *e);
 void edges_close(edges *x);
 void edges_wake(edges *x); /* any thread, between open and close */
+
+/* Give the edge this transport (its end becomes the edge's), or take it away and close it (NULL). */
+void edge_set(edges *x, edge *g, const transport *kind, transport_end *way);
+
+/* A live stage's edge to a replaced neighbour: disconnect (the neighbour is dead and reaped, or has
+ * disconnected as the sender) and use the boundary's host memory for this epoch. Connect it again
+ * before rows. */
+void edge_renew(edges *x, edge *g, uint32_t epoch);
 
 /* Rows of step `seq` from the stage before into hidden (device f32); every header is compared with
  * the step's row: ST_PROTOCOL names the first that differs. drawn: the tokens were drawn after the
@@ -56,6 +77,11 @@ typedef struct {
     dev_ptr hidden;
 } crossing;
 MUST_USE status edges_cross(edges *x, crossing *c, errmsg *e);
+
+/* Call slice(ctx, timeout_ns, e) until it is not ST_TIMEOUT, for at most wait_limit_ms. Shown as
+ * starved of input, or of room in the output. */
+typedef status (*edges_slice)(void *ctx, uint64_t timeout_ns, errmsg *e);
+MUST_USE status edges_wait(edges *x, bool sending, edges_slice slice, void *ctx, errmsg *e);
 
 bool row_header_equal(const row_header *a, const row_header *b);
 

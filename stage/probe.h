@@ -8,9 +8,14 @@
 
 #include "stage/edges.h"
 
-/* Send to the stage after, check what the stage before sends; hidden is scratch on the device.
- * corrupt: one byte of what is sent is altered (canary). ST_PROTOCOL names edge, slot, rows, row and
- * element that differ. Nothing to do with one stage. */
-MUST_USE status probe_edges(edges *x, dev_ptr hidden, bool corrupt, errmsg *e);
+#define PROBES_PER_EDGE 8u
+
+/* The sender's part, over x->out; hidden is scratch on the device. corrupt: one byte of what is sent
+ * is altered (canary). ST_OK also when the receiver has spoken meanwhile: it has seen enough. */
+MUST_USE status probe_send_all(edges *x, dev_ptr hidden, bool corrupt, errmsg *e);
+
+/* The receiver's part, over x->in. ST_PROTOCOL names edge, slot, rows, row and element that differ,
+ * or says what did not come; counted in n_probes when all are equal. */
+MUST_USE status probe_receive_all(edges *x, dev_ptr hidden, errmsg *e);
 
 #endif

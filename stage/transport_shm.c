@@ -1,49 +1,104 @@
-/* Host shared memory with futex words: CPU stages, and any pair that shares no device. */
+/* Host shared memory with futex words: `shm` for CPU stages and for any pair that shares nothing
+ * else, `host` with the memory pinned, so that a device copies by itself. One of the two ends must
+ * have a device for `host`; the offer's flag says whether the receiver has. */
 #include "stage/transport.h"
 
+#include "kernels/peer.h"
+
 #include <stdlib.h>
-#include <string.h>
+
+#define FLAG_DEVICE 1u
 
 struct transport_end {
-    boundary_end end;
     transport_options o;
+    bool pinned;
 };
 
-static status shm_end_open(transport_end **out, const transport_options *o, errmsg *e)
+static bool has_device(const transport_options *o)
 {
-    *out = NULL;
-    transport_end *t = calloc(1, sizeof *t);
-    if (t == NULL) return errmsg_set(e, ST_RESOURCES, "no memory for a boundary");
-    t->o = *o;
-    status s = boundary_open(&t->end, o->fd, o->epoch, o->stop, e);
-    if (s != ST_OK) {
-        free(t);
-        return s;
-    }
-    *out = t;
+    return o->backend->peer != NULL;
+}
+
+static bool shm_applies(const transport_options *o, bool rx)
+{
+    (void)o, (void)rx;
+    return true;
+}
+
+static status open_end(transport_end **out, const transport_options *o, errmsg *e)
+{
+    *out = calloc(1, sizeof **out);
+    if (*out == NULL) return errmsg_set(e, ST_RESOURCES, "no memory for a boundary");
+    (*out)->o = *o;
     return ST_OK;
 }
 
-static void shm_end_close(transport_end *t)
+static void shm_close(transport_end *t)
 {
-    if (t == NULL) return;
-    boundary_close(&t->end);
+    if (t->pinned) t->o.backend->peer->host_unpin(t->o.queue, t->o.end->map);
     free(t);
 }
 
-static void shm_end_wake(transport_end *t)
+static status open_pinned(transport_end **out, const transport_options *o, errmsg *e)
 {
-    boundary_wake(&t->end);
+    TRY(open_end(out, o, e));
+    if (!has_device(o)) return ST_OK;
+    status s = o->backend->peer->host_pin(o->queue, o->end->map, o->end->bytes, e);
+    if (s != ST_OK) {
+        shm_close(*out);
+        *out = NULL;
+        return s;
+    }
+    (*out)->pinned = true;
+    return ST_OK;
 }
 
-static uint32_t shm_rows_max(const transport_end *t)
+static status shm_offer(transport_end **out, const transport_options *o, talk_message *offer,
+                        errmsg *e)
 {
-    return t->end.rows_max;
+    (void)offer;
+    return open_end(out, o, e);
 }
 
-static uint32_t shm_n_embd(const transport_end *t)
+static status shm_accept(transport_end **out, const transport_options *o, const talk_message *offer,
+                         talk_message *answer, errmsg *e)
 {
-    return t->end.n_embd;
+    (void)offer, (void)answer;
+    return open_end(out, o, e);
+}
+
+static status host_offer(transport_end **out, const transport_options *o, talk_message *offer,
+                         errmsg *e)
+{
+    offer->flags = has_device(o) ? FLAG_DEVICE : 0;
+    return open_pinned(out, o, e);
+}
+
+static status host_accept(transport_end **out, const transport_options *o,
+                          const talk_message *offer, talk_message *answer, errmsg *e)
+{
+    (void)answer;
+    *out = NULL;
+    if (!has_device(o) && (offer->flags & FLAG_DEVICE) == 0)
+        return errmsg_set(e, ST_CLOSED, "neither end is on a device that memory is pinned for");
+    return open_pinned(out, o, e);
+}
+
+static status shm_settle(transport_end *t, const talk_message *answer, errmsg *e)
+{
+    (void)t, (void)answer, (void)e;
+    return ST_OK;
+}
+
+static void shm_wake(transport_end *t)
+{
+    (void)t; /* all waits are the boundary's own */
+}
+
+static const char *shm_signal(const transport_end *t)
+{
+    (void)t;
+    return "futex";
 }
 
 /* Copies between slot and device; the slot may be announced or handed back only when it is done. */
@@ -54,21 +109,22 @@ static status finish_copy(transport_end *t)
     return t->o.backend->event_wait(t->o.queue, ev);
 }
 
+static uint64_t hidden_bytes(const transport_end *t, uint32_t n_rows)
+{
+    return (uint64_t)n_rows * t->o.end->n_embd * sizeof(float);
+}
+
 static status shm_send(transport_end *t, uint32_t slot, slot_kind kind, uint64_t seq,
                        const row_header *rows, dev_ptr hidden, uint32_t n_rows, uint64_t timeout_ns)
 {
     slot_view v;
-    CHECK(n_rows <= t->end.rows_max);
-    TRY(boundary_tx_begin(&t->end, slot, timeout_ns, &v));
-    *v.header = (slot_header){
-        .seq = seq, .epoch = t->end.epoch, .n_rows = n_rows, .kind = (uint32_t)kind};
-    memcpy(v.rows, rows, n_rows * sizeof *rows);
+    TRY(boundary_tx_begin(t->o.end, slot, timeout_ns, &v));
+    transport_put_head(t->o.end, &v, kind, seq, rows, n_rows);
     if (v.hidden != NULL && n_rows > 0) {
-        TRY(t->o.backend->download(t->o.queue, v.hidden, hidden,
-                                   (uint64_t)n_rows * t->end.n_embd * sizeof(float)));
+        TRY(t->o.backend->download(t->o.queue, v.hidden, hidden, hidden_bytes(t, n_rows)));
         TRY(finish_copy(t));
     }
-    boundary_tx_end(&t->end, slot);
+    boundary_tx_end(t->o.end, slot);
     return ST_OK;
 }
 
@@ -77,36 +133,44 @@ static status shm_receive(transport_end *t, uint32_t slot, slot_kind kind, uint6
                           errmsg *e)
 {
     slot_view v;
-    TRY(boundary_rx_begin(&t->end, slot, timeout_ns, &v));
-    slot_header h = *v.header; /* our own copy: what is checked is what is used */
-    slot_view own = {.header = &h};
-    if (!slot_valid(&t->end, &own, kind, seq)) {
-        return errmsg_set(e, ST_PROTOCOL,
-                          "slot %u holds kind %u, step %llu, epoch %u, %u rows; expected kind %u, "
-                          "step %llu, epoch %u, at most %u rows",
-                          slot, h.kind, (unsigned long long)h.seq, h.epoch, h.n_rows,
-                          (uint32_t)kind, (unsigned long long)seq, t->end.epoch, t->end.rows_max);
-    }
-    memcpy(rows, v.rows, h.n_rows * sizeof *rows);
-    if (v.hidden != NULL && h.n_rows > 0) {
-        TRY(t->o.backend->upload(t->o.queue, hidden, v.hidden,
-                                 (uint64_t)h.n_rows * t->end.n_embd * sizeof(float)));
+    TRY(boundary_rx_begin(t->o.end, slot, timeout_ns, &v));
+    TRY(transport_get_head(t->o.end, &v, slot, kind, seq, rows, n_rows, e));
+    if (v.hidden != NULL && *n_rows > 0) {
+        TRY(t->o.backend->upload(t->o.queue, hidden, v.hidden, hidden_bytes(t, *n_rows)));
         TRY(finish_copy(t));
     }
-    boundary_rx_end(&t->end, slot);
-    *n_rows = h.n_rows;
+    boundary_rx_end(t->o.end, slot);
     return ST_OK;
 }
 
 const transport *transport_shm(void)
 {
     static const transport table = {.name = "shm",
-                                    .signal = "futex",
-                                    .open = shm_end_open,
-                                    .close = shm_end_close,
-                                    .wake = shm_end_wake,
-                                    .rows_max = shm_rows_max,
-                                    .n_embd = shm_n_embd,
+                                    .kind = TRANSPORT_SHM,
+                                    .applies = shm_applies,
+                                    .offer = shm_offer,
+                                    .accept = shm_accept,
+                                    .settle = shm_settle,
+                                    .close = shm_close,
+                                    .wake = shm_wake,
+                                    .signal = shm_signal,
+                                    .send = shm_send,
+                                    .receive = shm_receive};
+    return &table;
+}
+
+/* The receiver cannot know whether the sender has a device: the sender's answer says. */
+const transport *transport_host(void)
+{
+    static const transport table = {.name = "host",
+                                    .kind = TRANSPORT_HOST,
+                                    .applies = shm_applies,
+                                    .offer = host_offer,
+                                    .accept = host_accept,
+                                    .settle = shm_settle,
+                                    .close = shm_close,
+                                    .wake = shm_wake,
+                                    .signal = shm_signal,
                                     .send = shm_send,
                                     .receive = shm_receive};
     return &table;

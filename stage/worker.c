@@ -5,9 +5,8 @@
 #include "common/clock.h"
 #include "common/log.h"
 #include "common/wire.h"
-#include "stage/edges.h"
+#include "stage/connect.h"
 #include "stage/inject.h"
-#include "stage/probe.h"
 #include "stage/rounds.h"
 #include "stage/stage.h"
 
@@ -99,8 +98,6 @@ static int on_progress(void *ctx, uint64_t done, uint64_t total)
 static status open_edges(worker *w, errmsg *e)
 {
     pthread_mutex_lock(&w->edges_lock);
-    w->edges_open = false;
-    edges_close(&w->edges);
     status s = edges_open(&w->edges, &w->config, backend_get((device_kind)w->config.device),
                           stage_queue(w->body), w->words, &w->interrupts, e);
     w->edges_open = s == ST_OK;
@@ -161,9 +158,14 @@ static status load(worker *w, const wire_config *c, errmsg *e)
 static status probe(worker *w, errmsg *e)
 {
     set_state(w, STAGE_PROBING);
-    TRY(probe_edges(&w->edges, stage_hidden(w->body), w->corrupt_probe, e));
+    TRY(edges_connect(&w->edges, stage_hidden(w->body), w->corrupt_probe, e));
     set_state(w, STAGE_READY);
     wire_probed p = {.n_probes = (uint32_t)atomic_load(&w->words->n_probes)};
+    const edge *in = &w->edges.in;
+    if (in->way != NULL) {
+        snprintf(p.transport, sizeof p.transport, "%s", in->kind->name);
+        snprintf(p.signal, sizeof p.signal, "%s", in->kind->signal(in->way));
+    }
     return say(w, WIRE_PROBED, 0, &p, sizeof p, e);
 }
 
@@ -225,7 +227,7 @@ static status walk(worker *w, const piece *x, errmsg *e)
     enter_layers(w);
     status s = ST_OK;
     if (is_first(w)) s = stage_embed(w->body, e);
-    if (s == ST_OK) s = stage_walk(w->body, e);
+    if (s == ST_OK) s = stage_walk(w->body, !corrupt, e);
     if (s == ST_OK && corrupt && x->n_rows > 0) s = flip_bit(w);
     leave_layers(w);
     return s;
@@ -337,16 +339,24 @@ static status quiesce(worker *w, errmsg *e)
 {
     atomic_fetch_sub_explicit(&w->interrupts, 1, memory_order_acq_rel);
     inject_recovery(w);
+    /* Senders let go first; receivers when all are quiet. */
+    if (w->edges.open) edge_set(&w->edges, &w->edges.out, NULL, NULL);
     set_state(w, STAGE_QUIET);
     wire_quiesced q = {.applied_seq = w->applied_seq,
                        .done_seq = atomic_load_explicit(&w->words->step_done, memory_order_relaxed)};
     return say(w, WIRE_QUIESCED, 0, &q, sizeof q, e);
 }
 
-static status reattach(worker *w, const wire_reattach *r, errmsg *e)
+/* The probe connects them again. */
+static status reattach(worker *w, const wire_reattach *r)
 {
     w->config.edge_epoch = r->edge_epoch;
-    return open_edges(w, e);
+    if (!w->edges.open) return ST_OK;
+    pthread_mutex_lock(&w->edges_lock);
+    edge_renew(&w->edges, &w->edges.out, r->edge_epoch);
+    edge_renew(&w->edges, &w->edges.in, r->edge_epoch);
+    pthread_mutex_unlock(&w->edges_lock);
+    return ST_OK;
 }
 
 /* Where replayed rows cross: apart from any step's number. */
@@ -356,7 +366,7 @@ static status replay_walk(worker *w, bool corrupt, errmsg *e)
 {
     if (is_first(w)) TRY(stage_embed(w->body, e));
     if (corrupt) TRY(flip_bit(w));
-    return stage_walk(w->body, e);
+    return stage_walk(w->body, false, e);
 }
 
 static status replay_rows(worker *w, const step_view *v, errmsg *e)
@@ -418,7 +428,7 @@ static status handle(worker *w, const mail *m, errmsg *e)
         return quiesce(w, e);
     case WIRE_REATTACH:
         if (w->body == NULL) break;
-        return reattach(w, wire_body(m->frame), e);
+        return reattach(w, wire_body(m->frame));
     case WIRE_REPLAY:
         if (w->body == NULL) break;
         return interrupted(w) ? ST_CLOSED : replay(w, m->frame, e);

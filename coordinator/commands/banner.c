@@ -21,6 +21,20 @@ static void print_stage(const plan *p, const stage_snapshot *now, uint32_t i)
              output_bytes(weights, now->weights_bytes), output_bytes(kv, now->kv_bytes));
 }
 
+/* "0 -> 1 ipc (spin, memop)" for each boundary that carries rows. */
+static void print_boundaries(const pipeline *p, uint32_t n_stages)
+{
+    char line[1024];
+    size_t n = 0;
+    for (uint32_t i = 1; i < n_stages && n < sizeof line; i++) {
+        stage_snapshot now;
+        pipeline_stage(p, i, &now);
+        n += (size_t)snprintf(line + n, sizeof line - n, "%s%u -> %u %s (%s)", i > 1 ? ", " : "",
+                              i - 1, i, now.transport, now.signal);
+    }
+    if (n_stages > 1) log_info("boundaries: %s", line);
+}
+
 static void print_banner(const pipeline *p, const char *path)
 {
     const plan *planned = pipeline_plan(p);
@@ -38,6 +52,7 @@ static void print_banner(const pipeline *p, const char *path)
         pipeline_stage(p, i, &now);
         print_stage(planned, &now, i);
     }
+    print_boundaries(p, planned->cuts.n_stages);
 }
 
 status banner_open(pipeline **out, const common_options *c, errmsg *e)

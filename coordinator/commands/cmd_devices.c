@@ -35,6 +35,14 @@ static status print_table(const inventory *v, const gpu_list *gpus, errmsg *e)
         TRY(output_line(e, "%-8s %-6s %-12s %s of %s, sm_%u%u, %s", name, "-",
                         output_bytes(a, g->memory_free_bytes), g->name,
                         output_bytes(b, g->memory_bytes), g->major, g->minor, g->uuid));
+        errmsg why = {0};
+        if (gpu_usable(g, &why) != ST_OK) TRY(output_line(e, "%-8s not usable: %s", name, why.text));
+    }
+    for (uint32_t i = 0; i < gpus->n * gpus->n; i++) {
+        const gpu *from = &gpus->at[i / gpus->n], *to = &gpus->at[i % gpus->n];
+        if (from->ordinal >= to->ordinal) continue;
+        TRY(output_line(e, "cuda:%u to cuda:%u: %s", from->ordinal, to->ordinal,
+                        gpu_link_word(gpus_link(gpus, from->ordinal, to->ordinal))));
     }
     return output_line(e, "backends of this build: %s%s", inventory_backends(),
                        !inventory_has_cuda() ? "; CUDA devices: not in this build"
@@ -63,12 +71,19 @@ static status print_json(const inventory *v, const gpu_list *gpus, errmsg *e)
         const gpu *g = &gpus->at[i];
         char name[32];
         snprintf(name, sizeof name, "cuda:%u", g->ordinal);
+        json_t *peers = json_object();
+        for (uint32_t k = 0; k < gpus->n; k++) {
+            if (k == i) continue;
+            char peer[32];
+            snprintf(peer, sizeof peer, "cuda:%u", gpus->at[k].ordinal);
+            json_object_set_new(peers, peer, json_string(gpu_link_word(gpus->link[i][k])));
+        }
         json_array_append_new(
-            devices, json_pack("{s:s, s:s, s:s, s:s, s:i, s:I, s:I}", "device", name, "backend",
+            devices, json_pack("{s:s, s:s, s:s, s:s, s:i, s:I, s:I, s:o}", "device", name, "backend",
                                "cuda", "name", g->name, "uuid", g->uuid, "capability",
                                (int)(g->major * 10 + g->minor), "memory_bytes",
                                (json_int_t)g->memory_bytes, "memory_free_bytes",
-                               (json_int_t)g->memory_free_bytes));
+                               (json_int_t)g->memory_free_bytes, "peers", peers));
     }
     json_t *all = json_pack("{s:o, s:s, s:s, s:b}", "devices", devices, "isa", inventory_isas(),
                             "backends", inventory_backends(), "cuda", gpus->n > 0);

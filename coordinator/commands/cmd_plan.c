@@ -1,5 +1,7 @@
 /* plan: what a run would need, computed by the same code that sizes it, before anything starts. */
+#include "coordinator/machine/boundaries.h"
 #include "coordinator/machine/inventory.h"
+#include "coordinator/machine/placement.h"
 #include "coordinator/commands/output.h"
 #include "coordinator/commands/preview.h"
 #include "coordinator/shape/shape.h"
@@ -42,7 +44,22 @@ static status print_stages(const plan *p, errmsg *e)
     return ST_OK;
 }
 
-static status print_table(const preview *v, uint64_t free_bytes, errmsg *e)
+static boundary_words expected(const plan *p, const doors *d, const gpu_list *gpus, uint32_t i)
+{
+    return boundaries_expect(d, gpus, p->stage[i].device, p->stage[i + 1].device);
+}
+
+static status print_boundaries(const plan *p, const doors *d, const gpu_list *gpus, errmsg *e)
+{
+    for (uint32_t i = 0; i + 1 < p->cuts.n_stages; i++) {
+        boundary_words w = expected(p, d, gpus, i);
+        TRY(output_line(e, "boundary %u -> %u: %s (%s)", i, i + 1, w.transport, w.signal));
+    }
+    return ST_OK;
+}
+
+static status print_table(const preview *v, const doors *doors_, const gpu_list *gpus,
+                          uint64_t free_bytes, errmsg *e)
 {
     const plan *p = v->plan;
     const model_desc *m = v->model;
@@ -54,6 +71,7 @@ static status print_table(const preview *v, uint64_t free_bytes, errmsg *e)
                     p->rows_max));
     if (p->cuts.moved) TRY(output_line(e, "an even cut was moved off a place the model forbids"));
     TRY(print_stages(p, e));
+    TRY(print_boundaries(p, doors_, gpus, e));
     char d[OUTPUT_BYTES_TEXT];
     TRY(output_line(e, "coordinator: readback %s, run block %s, journal %s, itself %s",
                     output_bytes(a, p->readback_bytes), output_bytes(b, p->run_block_bytes),
@@ -74,10 +92,17 @@ static json_t *stage_json(const stage_plan *s, uint32_t i)
                      (json_int_t)s->host_bytes, "process_bytes", (json_int_t)s->process_bytes);
 }
 
-static status print_json(const preview *v, uint64_t free_bytes, bool fits, errmsg *e)
+static status print_json(const preview *v, const doors *d, const gpu_list *gpus,
+                         uint64_t free_bytes, bool fits, errmsg *e)
 {
     const plan *p = v->plan;
-    json_t *cuts = json_array(), *stages = json_array();
+    json_t *cuts = json_array(), *stages = json_array(), *boundaries = json_array();
+    for (uint32_t i = 0; i + 1 < p->cuts.n_stages; i++) {
+        boundary_words w = expected(p, d, gpus, i);
+        json_array_append_new(boundaries,
+                              json_pack("{s:i, s:i, s:s, s:s}", "from", (int)i, "to", (int)i + 1,
+                                        "transport", w.transport, "signal", w.signal));
+    }
     for (uint32_t i = 0; i <= p->cuts.n_stages; i++) {
         json_array_append_new(cuts, json_integer(p->cuts.at[i]));
     }
@@ -97,7 +122,8 @@ static status print_json(const preview *v, uint64_t free_bytes, bool fits, errms
                             "n_blocks", (json_int_t)p->n_blocks[KV_CLASS_GLOBAL], "n_window_blocks",
                             (json_int_t)p->n_blocks[KV_CLASS_WINDOW], "kv_type",
                             preview_kv_word(p));
-    json_t *rest = json_pack("{s:o, s:o, s:I, s:I, s:I, s:b}", "stages", stages, "host", host,
+    json_t *rest = json_pack("{s:o, s:o, s:o, s:I, s:I, s:I, s:b}", "stages", stages, "boundaries",
+                             boundaries, "host", host,
                              "total_bytes", (json_int_t)p->total_bytes, "weights_total_bytes",
                              (json_int_t)p->weights_total_bytes, "memory_available_bytes",
                              (json_int_t)free_bytes, "fits", (int)fits);
@@ -109,17 +135,18 @@ static status print_json(const preview *v, uint64_t free_bytes, bool fits, errms
     return output_json(all, e);
 }
 
-static status make_plan(const common_options *c, errmsg *e)
+static status make_plan(common_options *c, errmsg *e)
 {
     status s;
     preview v = {0};
     errmsg fit = {0};
+    gpu_list gpus;
+    TRY_DONE(s, placement_resolve(&c->doors, &gpus, e));
     TRY_DONE(s, preview_open(&v, c, e));
-    TRY_DONE(s, inventory_check_devices(&c->doors, e));
     uint64_t free_bytes = inventory_memory_available();
     status fits = plan_fits(v.plan, v.model, free_bytes, &fit);
-    TRY_DONE(s, c->json ? print_json(&v, free_bytes, fits == ST_OK, e)
-                        : print_table(&v, free_bytes, e));
+    TRY_DONE(s, c->json ? print_json(&v, &c->doors, &gpus, free_bytes, fits == ST_OK, e)
+                        : print_table(&v, &c->doors, &gpus, free_bytes, e));
     if (fits != ST_OK) s = errmsg_set(e, fits, "%s", fit.text);
 done:
     preview_close(&v);

@@ -76,12 +76,17 @@ static status on_hello(pipeline *p, uint32_t s, const wire_hello *h, errmsg *e)
     return launch_config(p, s, e);
 }
 
+static void printable(char *text)
+{
+    for (char *c = text; *c != '\0'; c++)
+        if (*c < 0x20 || *c > 0x7e) *c = '?'; /* it goes to terminals and into JSON */
+}
+
 static status on_loaded(pipeline *p, uint32_t s, const wire_loaded *l, errmsg *e)
 {
     stage_slot *t = &p->stage[s];
     t->facts = *l;
-    for (char *c = t->facts.device_name; *c != '\0'; c++)
-        if (*c < 0x20 || *c > 0x7e) *c = '?'; /* it goes to terminals and into JSON */
+    printable(t->facts.device_name);
     t->loaded = true;
     t->loaded_ns = now_ns();
     if (t->state == SLOT_LOADING) t->state = SLOT_QUIET;
@@ -92,11 +97,14 @@ static status on_loaded(pipeline *p, uint32_t s, const wire_loaded *l, errmsg *e
     return ST_OK;
 }
 
-static status on_probed(pipeline *p, uint32_t s)
+static void on_probed(pipeline *p, uint32_t s, const wire_probed *m)
 {
-    p->stage[s].probed = true;
-    if (all_of(p, offsetof(stage_slot, probed))) set_phase(p, PHASE_READY);
-    return ST_OK;
+    stage_slot *t = &p->stage[s];
+    t->met = *m;
+    printable(t->met.transport);
+    printable(t->met.signal);
+    t->probed = true;
+    if (p->phase == PHASE_PROBING && all_of(p, offsetof(stage_slot, probed))) set_phase(p, PHASE_READY);
 }
 
 static status unexpected(uint32_t s, const void *frame, errmsg *why)
@@ -134,7 +142,11 @@ static status on_message(pipeline *p, uint32_t s, const void *frame, bool *faile
     default:
         break;
     }
-    if (h->kind == WIRE_PROBED && p->phase == PHASE_PROBING) return on_probed(p, s);
+    if (h->kind == WIRE_PROBED && !t->probed &&
+        (p->phase == PHASE_PROBING || t->state == SLOT_ATTACHED)) {
+        on_probed(p, s, body);
+        return ST_OK;
+    }
     return recover_message(p, s, frame) ? ST_OK : unexpected(s, frame, why);
 }
 

@@ -12,6 +12,7 @@
 #include "coordinator/engine/chunk.h"
 #include "coordinator/engine/kvpool.h"
 #include "coordinator/engine/mirror.h"
+#include "coordinator/machine/gpus.h"
 #include "coordinator/pipeline.h"
 #include "coordinator/engine/rundir.h"
 
@@ -46,6 +47,7 @@ typedef struct {
     uint32_t epoch;
     bool hello, loaded, probed;
     wire_loaded facts;
+    wire_probed met;            /* of the boundary into it */
     uint64_t start_ns, loaded_ns;
     slot_state state;
     bool empty;                 /* its KV is not what the steps in flight need: replay */
@@ -194,6 +196,7 @@ struct pipeline {
     model_desc *model;
     plan plan;
     rundir dir;
+    gpu_list gpus;              /* read when a stage may be on one */
     char stage_program[4096];
     void *zmq, *status_socket;
     int death_pipe[2];

@@ -166,11 +166,15 @@ status launch_config(pipeline *p, uint32_t s, errmsg *e)
                      .in_fd = boundary_in(p, s),
                      .out_fd = boundary_out(p, s),
                      .n_model_fds = gguf_n_files(p->file),
+                     .transport = p->doors.transport,
+                     .signal = p->doors.signal,
                      .wait_limit_ms = STAGE_WAIT_LIMIT_MS};
     snprintf(c.build, sizeof c.build, "%s", MEMRA_BUILD_ID);
     for (uint32_t i = 0; i < c.n_model_fds; i++) c.model_fd[i] = gguf_fd(p->file, i);
     snprintf(c.isa, sizeof c.isa, "%s", p->o.isa != NULL ? p->o.isa : "auto");
     snprintf(c.fault, sizeof c.fault, "%s", p->doors.fault_text);
+    const gpu *g = sp->device.kind == DEVICE_CUDA ? gpus_get(&p->gpus, sp->device.index) : NULL;
+    if (g != NULL) snprintf(c.cuda_uuid, sizeof c.cuda_uuid, "%s", g->uuid);
     return launch_send(p, s, WIRE_CONFIG, 0, &c, sizeof c, e);
 }
 

@@ -62,7 +62,7 @@ static status open_model(pipeline *p, uint64_t *in_memory, errmsg *e)
 
 static status read_and_plan(pipeline *p, errmsg *e)
 {
-    TRY(inventory_check_devices(&p->doors, e));
+    TRY(placement_resolve(&p->doors, &p->gpus, e));
     uint64_t in_memory;
     TRY(open_model(p, &in_memory, e));
     p->model = malloc(sizeof *p->model);

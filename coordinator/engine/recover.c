@@ -220,10 +220,7 @@ bool recover_message(pipeline *p, uint32_t s, const void *frame)
         }
         return kind == WIRE_QUIESCED || kind == WIRE_PROBED || kind == WIRE_REPLAYED;
     case SLOT_ATTACHED:
-        if (kind == WIRE_REPLAYED) return replay_answer(p, s, wire_body(frame));
-        if (kind != WIRE_PROBED || t->probed) return false;
-        t->probed = true;
-        return true;
+        return kind == WIRE_REPLAYED && replay_answer(p, s, wire_body(frame));
     default:
         return false;
     }

@@ -63,6 +63,8 @@ void report_stage(const pipeline *p, uint32_t stage_i, stage_snapshot *out)
                             .n_free_rounds = word(&w->n_free_rounds),
                             .load_ns = t->loaded_ns > t->start_ns ? t->loaded_ns - t->start_ns : 0};
     memcpy(out->device, t->facts.device_name, sizeof out->device);
+    memcpy(out->transport, t->met.transport, sizeof out->transport);
+    memcpy(out->signal, t->met.signal, sizeof out->signal);
     out->n_lost = t->n_lost;
     out->replacing = t->state != SLOT_RUNNING;
     snprintf(out->last_fault, sizeof out->last_fault, "%s", t->why.text);
@@ -102,8 +104,10 @@ static json_t *boundary_json(const pipeline *p, uint32_t s)
 {
     stage_snapshot tx;
     report_stage(p, s, &tx);
+    const wire_probed *met = &p->stage[(s + 1) % p->n_stages].met; /* its receiver's word */
     return json_pack("{s:i, s:i, s:s, s:s, s:I, s:I, s:[I,I]}", "from", (int)s, "to",
-                     (int)((s + 1) % p->n_stages), "transport", "shm", "signal", "futex", "rows",
+                     (int)((s + 1) % p->n_stages), "transport", met->transport, "signal", met->signal,
+                     "rows",
                      (json_int_t)tx.tx_rows, "bytes", (json_int_t)tx.tx_bytes, "crossings",
                      (json_int_t)tx.tx_crossings[0], (json_int_t)tx.tx_crossings[1]);
 }

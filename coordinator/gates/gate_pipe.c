@@ -193,6 +193,7 @@ static status doors_for(doors *out, const doors *given, const gate_cuts *c, cons
     memcpy(out->cut, c->cut, sizeof out->cut);
     doors_deal_devices(out);
     if (setup->transport != TRANSPORT_AUTO) out->transport = setup->transport;
+    if (setup->signal != SIGNAL_AUTO) out->signal = setup->signal;
     if (c->n_stages == 1) {
         out->faults.n = 0;
         out->fault_text[0] = '\0';

@@ -15,6 +15,7 @@ typedef struct {
 typedef struct {
     const char *fault; /* MEMRA_PP_FAULT; NULL: none */
     transport_kind transport;
+    signal_kind signal;
     uint32_t n_chunk;    /* rows of the largest step; 0: the gate's prompt */
     uint32_t n_sessions; /* 0: one */
     uint32_t restarts;   /* of a stage; 0: a lost stage is the arm's red */

@@ -11,6 +11,7 @@
 #include "coordinator/gates/gate_record.h"
 #include "coordinator/commands/random_tokens.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -32,9 +33,18 @@ typedef struct {
     const char *fault;
 } breakage;
 
-static const char *transport_name(transport_kind t)
+/* A way across a boundary, as the doors force it. */
+typedef struct {
+    transport_kind transport;
+    signal_kind signal;
+} way;
+
+/* "auto", "ipc by spin" */
+static const char *way_name(char out[32], way v)
 {
-    return t == TRANSPORT_SHM ? "shm" : t == TRANSPORT_AUTO ? "auto" : "forced";
+    if (v.signal == SIGNAL_AUTO) return transport_word(v.transport);
+    snprintf(out, 32, "%s by %s", transport_word(v.transport), signal_word(v.signal));
+    return out;
 }
 
 /* Each size four times over, so that either slot sees it. */
@@ -103,22 +113,28 @@ static void probes_check(gate_arm *a, const pipeline *p, uint32_t n_stages)
     }
 }
 
-static status pipe_open(pipeline **p, const work *w, const gate_cuts *c, transport_kind t,
+static status pipe_open(pipeline **p, const work *w, const gate_cuts *c, way v,
                         const breakage *b, errmsg *e)
 {
-    gate_setup setup = {.fault = b->fault, .transport = t, .n_chunk = w->rows_max};
+    gate_setup setup = {.fault = b->fault,
+                        .transport = v.transport,
+                        .signal = v.signal,
+                        .n_chunk = w->rows_max};
     gate_cuts one = gate_cuts_even(1);
     return gate_pipe_open(p, w->g, b->one_stage ? &one : c, &setup, e);
 }
 
-static status cuts_run(work *w, const gate_cuts *c, transport_kind t, errmsg *e)
+/* *devices: whether all stages are on CUDA devices. */
+static status cuts_run(work *w, const gate_cuts *c, way v, bool *devices, errmsg *e)
 {
+    char name[32];
     const breakage none = {0};
     pipeline *p;
     gate_arm a;
     errmsg why = {0};
-    gate_arm_begin(&a, "transport", "%s probe", transport_name(t));
-    status s = pipe_open(&p, w, c, t, &none, &why);
+    gate_arm_begin(&a, "transport", "%s probe", way_name(name, v));
+    *devices = false;
+    status s = pipe_open(&p, w, c, v, &none, &why);
     if (s != ST_OK) {
         if (gate_fatal(s)) return errmsg_set(e, s, "%s", why.text);
         gate_arm_red(&a, "%u stages did not start: %s", c->n_stages, why.text);
@@ -127,8 +143,11 @@ static status cuts_run(work *w, const gate_cuts *c, transport_kind t, errmsg *e)
     }
     probes_check(&a, p, c->n_stages);
     gate_report_arm(w->g->report, &a);
+    *devices = true;
+    for (uint32_t i = 0; i < c->n_stages; i++)
+        *devices = *devices && pipeline_plan(p)->stage[i].device.kind == DEVICE_CUDA;
     for (uint32_t pipe = 0; pipe <= 1; pipe++) {
-        gate_arm_begin(&a, "transport", "%s traffic, %s", transport_name(t),
+        gate_arm_begin(&a, "transport", "%s traffic, %s", way_name(name, v),
                        pipe != 0 ? "both slots" : "one slot");
         TRY_DONE(s, traffic_run(w, p, c->n_stages, pipe != 0, &none, &a, e));
         gate_report_arm(w->g->report, &a);
@@ -143,7 +162,7 @@ static status reference_run(work *w, errmsg *e)
     gate_cuts one = gate_cuts_even(1);
     pipeline *p;
     uint64_t steps;
-    TRY(pipe_open(&p, w, &one, TRANSPORT_AUTO, &(breakage){0}, e));
+    TRY(pipe_open(&p, w, &one, (way){0}, &(breakage){0}, e));
     status s = walk(w, p, false, &steps, e); /* closed right after: no counts to wait for */
     gate_record first = w->got;
     w->got = w->reference;
@@ -168,7 +187,7 @@ static status canary_probe(work *w, const gate_cuts *c, uint32_t edge, errmsg *e
     gate_arm a;
     errmsg why = {0};
     gate_arm_begin(&a, "transport", "probe");
-    status s = pipe_open(&p, w, c, TRANSPORT_AUTO, &(breakage){.fault = text}, &why);
+    status s = pipe_open(&p, w, c, (way){0}, &(breakage){.fault = text}, &why);
     if (s == ST_INTERRUPTED) return errmsg_set(e, s, "%s", why.text);
     if (s == ST_OK)
         pipeline_close(p);
@@ -184,7 +203,7 @@ static status canary_open(work *w, const gate_cuts *c, const breakage *b, const 
     pipeline *p;
     gate_arm a;
     gate_arm_begin(&a, "transport", "traffic");
-    TRY(pipe_open(&p, w, c, TRANSPORT_AUTO, b, e));
+    TRY(pipe_open(&p, w, c, (way){0}, b, e));
     status s = ST_OK;
     if (b->one_stage)
         probes_check(&a, p, c->n_stages);
@@ -209,14 +228,27 @@ static status canaries_run(work *w, const gate_cuts *c, errmsg *e)
 
 /* --- the gate ------------------------------------------------------------------------------ */
 
-/* shm beside auto, unless one is forced. */
+/* The way that the doors say, and, where they leave it open, each that the devices have: shm, and
+ * between CUDA devices ipc by each signal, and pinned host memory. (NCCL, which may be absent, is
+ * walked when it is forced.) */
+static status ways_run(work *w, const gate_cuts *c, errmsg *e)
+{
+    static const way others[] = {{TRANSPORT_SHM, SIGNAL_AUTO},  {TRANSPORT_IPC, SIGNAL_SPIN},
+                                 {TRANSPORT_IPC, SIGNAL_MEMOP}, {TRANSPORT_IPC, SIGNAL_EVENT},
+                                 {TRANSPORT_HOST, SIGNAL_AUTO}};
+    way given = {w->g->common->doors.transport, w->g->common->doors.signal};
+    bool devices, ignored;
+    TRY(cuts_run(w, c, given, &devices, e));
+    if (given.transport != TRANSPORT_AUTO || given.signal != SIGNAL_AUTO) return ST_OK;
+    for (size_t i = 0; i < (devices ? sizeof others / sizeof *others : 1); i++)
+        TRY(cuts_run(w, c, others[i], &ignored, e));
+    return ST_OK;
+}
+
 static status transports_run(work *w, const gate_cuts *cuts, uint32_t n_cuts, errmsg *e)
 {
-    transport_kind forced = w->g->common->doors.transport;
-    for (uint32_t i = 0; i < n_cuts; i++) {
-        TRY(cuts_run(w, &cuts[i], forced, e));
-        if (forced == TRANSPORT_AUTO) TRY(cuts_run(w, &cuts[i], TRANSPORT_SHM, e));
-    }
+    for (uint32_t i = 0; i < n_cuts; i++)
+        TRY(ways_run(w, &cuts[i], e));
     return ST_OK;
 }
 

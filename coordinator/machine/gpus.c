@@ -11,7 +11,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#define TEXT_BYTES 16384u
+#define TEXT_BYTES       131072u
+#define CAPABILITY_MAJOR 9u
 
 static status find_program(char *path, size_t bytes, errmsg *e)
 {
@@ -46,22 +47,90 @@ static status read_all(int fd, char *text, uint32_t limit_ms, errmsg *e)
     return ST_OK;
 }
 
-static bool parse_gpu(gpu *g, const char *line)
+const gpu *gpus_get(const gpu_list *l, uint32_t ordinal)
 {
-    return sscanf(line,
-                  "gpu %" SCNu32 " %47s %" SCNu32 ".%" SCNu32 " %" SCNu64 " %" SCNu64 " %63[^\n]",
-                  &g->ordinal, g->uuid, &g->major, &g->minor, &g->memory_bytes,
-                  &g->memory_free_bytes, g->name) == 7;
+    for (uint32_t i = 0; i < l->n; i++) {
+        if (l->at[i].ordinal == ordinal) return &l->at[i];
+    }
+    return NULL;
 }
 
-static status parse(gpu_list *out, const char *text, errmsg *e)
+bool gpus_same(const gpu_list *l, uint32_t a, uint32_t b)
+{
+    const gpu *x = gpus_get(l, a), *y = gpus_get(l, b);
+    return a == b || (x != NULL && y != NULL && strcmp(x->uuid, y->uuid) == 0);
+}
+
+gpu_link gpus_link(const gpu_list *l, uint32_t from, uint32_t to)
+{
+    const gpu *x = gpus_get(l, from), *y = gpus_get(l, to);
+    return x != NULL && y != NULL ? (gpu_link)l->link[x - l->at][y - l->at] : GPU_LINK_NONE;
+}
+
+const char *gpu_link_word(gpu_link k)
+{
+    return k == GPU_LINK_NVLINK ? "NVLink" : k == GPU_LINK_PCIE ? "PCIe" : "none";
+}
+
+status gpu_usable(const gpu *g, errmsg *e)
+{
+    if (g->mps)
+        return errmsg_set(e, ST_RESOURCES,
+                          "cuda:%u runs under MPS, where a stage's fault would be every stage's: stop "
+                          "it (echo quit | nvidia-cuda-mps-control)",
+                          g->ordinal);
+    if (g->exclusive)
+        return errmsg_set(e, ST_RESOURCES,
+                          "cuda:%u is in exclusive or prohibited compute mode: nvidia-smi -i %s -c "
+                          "DEFAULT opens it to several processes",
+                          g->ordinal, g->uuid);
+    if (g->major >= CAPABILITY_MAJOR) return ST_OK;
+    return errmsg_set(e, ST_RESOURCES,
+                      "cuda:%u is of compute capability %u.%u: the kernels of this build need %u.0",
+                      g->ordinal, g->major, g->minor, CAPABILITY_MAJOR);
+}
+
+static bool parse_gpu(gpu *g, const char *line)
+{
+    char mode[16];
+    int n = sscanf(line,
+                   "gpu %" SCNu32 " %47s %" SCNu32 ".%" SCNu32 " %" SCNu64 " %" SCNu64
+                   " %15s %63[^\n]",
+                   &g->ordinal, g->uuid, &g->major, &g->minor, &g->memory_bytes,
+                   &g->memory_free_bytes, mode, g->name);
+    if (n != 8) return false;
+    g->exclusive = strcmp(mode, "exclusive") == 0;
+    g->mps = strcmp(mode, "mps") == 0;
+    return g->exclusive || g->mps || strcmp(mode, "shared") == 0;
+}
+
+static bool parse_link(gpu_list *l, const char *line)
+{
+    uint32_t from, to;
+    char kind[16];
+    if (sscanf(line, "link %" SCNu32 " %" SCNu32 " %15s", &from, &to, kind) != 3) return false;
+    const gpu *x = gpus_get(l, from), *y = gpus_get(l, to);
+    if (x == NULL || y == NULL) return false;
+    l->link[x - l->at][y - l->at] = strcmp(kind, "nvlink") == 0 ? GPU_LINK_NVLINK
+                                    : strcmp(kind, "pcie") == 0 ? GPU_LINK_PCIE
+                                                                : GPU_LINK_NONE;
+    return true;
+}
+
+status gpus_parse(gpu_list *out, const char *text, errmsg *e)
 {
     int n;
     const char *line = text;
+    *out = (gpu_list){0};
     bool fine = sscanf(line, "cuda %d", &n) == 1 && n >= -1 && n <= (int)GPUS_MAX;
     for (int i = 0; fine && i < n; i++) {
         line = strchr(line, '\n');
         fine = line != NULL && parse_gpu(&out->at[i], ++line);
+        out->n += fine;
+    }
+    for (int i = 0; fine && n > 1 && i < n * (n - 1); i++) {
+        line = strchr(line, '\n');
+        fine = line != NULL && parse_link(out, ++line);
     }
     if (!fine) {
         *out = (gpu_list){0};
@@ -69,7 +138,6 @@ static status parse(gpu_list *out, const char *text, errmsg *e)
                           "memra-stage --probe says '%.40s', which is no device list", text);
     }
     out->built = n >= 0;
-    out->n = n > 0 ? (uint32_t)n : 0;
     return ST_OK;
 }
 
@@ -90,5 +158,5 @@ status gpus_read(gpu_list *out, uint32_t limit_ms, errmsg *e)
     close(ends[0]);
     child_destroy(&c);
     TRY(s);
-    return parse(out, text, e);
+    return gpus_parse(out, text, e);
 }

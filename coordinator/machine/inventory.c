@@ -1,8 +1,7 @@
 #include "coordinator/machine/inventory.h"
 
-#include "common/log.h"
-#include "coordinator/machine/gpus.h"
 
+#include <cpuid.h>
 #include <hwloc.h>
 #include <hwloc/memattrs.h>
 #include <inttypes.h>
@@ -10,6 +9,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 /* --- memory --------------------------------------------------------------------------------- */
 
@@ -98,13 +99,25 @@ uint32_t inventory_cores(void)
     return 1;
 }
 
+/* The processor has AMX tiles of bytes, and the kernel would keep them for a process. */
+static bool has_amx(void)
+{
+    enum { GET_SUPPORTED = 0x1021, TILE_DATA = 18 }; /* ARCH_GET_XCOMP_SUPP, XFEATURE */
+    unsigned a, b, c, d;
+    uint64_t supported = 0;
+    return __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d >> 24 & 3) == 3 &&
+           syscall(SYS_arch_prctl, GET_SUPPORTED, &supported) == 0 && supported >> TILE_DATA & 1;
+}
+
 const char *inventory_isas(void)
 {
     __builtin_cpu_init();
     bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
                 __builtin_cpu_supports("f16c");
     bool avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-                  __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
+                  __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
+                  __builtin_cpu_supports("avx512vnni");
+    if (avx512 && has_amx()) return "amx, avx512, avx2, ref";
     return avx512 ? "avx512, avx2, ref" : avx2 ? "avx2, ref" : "ref";
 }
 
@@ -231,33 +244,11 @@ static bool has_node(const inventory *v, uint32_t index)
     return false;
 }
 
-static bool has_gpu(const gpu_list *l, uint32_t ordinal)
-{
-    for (uint32_t i = 0; i < l->n; i++) {
-        if (l->at[i].ordinal == ordinal) return true;
-    }
-    return false;
-}
-
-/* The CUDA devices, when a door names one. */
-static void read_gpus(gpu_list *out, const doors *d)
-{
-    errmsg why = {0};
-    *out = (gpu_list){0};
-    for (uint32_t i = 0; i < d->n_devices; i++) {
-        if (d->device[i].kind != DEVICE_CUDA || !inventory_has_cuda()) continue;
-        if (gpus_read(out, INVENTORY_PROBE_MS, &why) != ST_OK) log_warn("CUDA devices: %s", why.text);
-        return;
-    }
-}
-
-status inventory_check_devices(const doors *d, errmsg *e)
+status inventory_check_devices(const doors *d, const gpu_list *gpus, errmsg *e)
 {
     inventory *v = NULL;
-    gpu_list gpus;
     status s = ST_OK;
     char there[320];
-    read_gpus(&gpus, d);
     for (uint32_t i = 0; i < d->n_devices && s == ST_OK; i++) {
         device_door device = d->device[i];
         if (device.kind == DEVICE_AUTO || device.kind == DEVICE_CPU) continue;
@@ -266,9 +257,16 @@ status inventory_check_devices(const doors *d, errmsg *e)
             if (v == NULL) return errmsg_set(e, ST_RESOURCES, "no memory for the device list");
             TRY_DONE(s, inventory_read(v, e));
         }
-        devices_line(there, sizeof there, v, &gpus);
+        devices_line(there, sizeof there, v, gpus);
         if (device.kind == DEVICE_CUDA) {
-            if (has_gpu(&gpus, device.index)) continue;
+            const gpu *g = gpus_get(gpus, device.index);
+            errmsg why = {0};
+            if (g != NULL && gpu_usable(g, &why) == ST_OK) continue;
+            if (g != NULL) {
+                s = errmsg_set(e, ST_RESOURCES, "%s: stage %u: %s", doors_name(d, DOOR_DEVICES), i,
+                               why.text);
+                continue;
+            }
             s = errmsg_set(e, ST_RESOURCES, "%s: stage %u on device %u: %s; devices here: %s",
                            doors_name(d, DOOR_DEVICES), i, device.index,
                            inventory_has_cuda() ? "no such CUDA device"

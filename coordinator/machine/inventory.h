@@ -7,6 +7,7 @@
 #define COORDINATOR_INVENTORY_H
 
 #include "common/doors.h"
+#include "coordinator/machine/gpus.h"
 
 #define INVENTORY_NODES_MAX 64u
 
@@ -42,7 +43,7 @@ typedef struct {
 /* Fill *out. ST_RESOURCES: the machine's topology cannot be read. */
 MUST_USE status inventory_read(inventory *out, errmsg *e);
 
-/* Arithmetic levels that this machine runs, best first, as "avx512, avx2, ref"; static. */
+/* Arithmetic levels that this machine runs, best first, as "amx, avx512, avx2, ref"; static. */
 const char *inventory_isas(void);
 
 /* How a person calls the device: "cpu", "cpu:1", "cuda:0"; auto is what this build makes of it. */
@@ -53,8 +54,8 @@ const char *inventory_device_text(char out[INVENTORY_DEVICE_TEXT], device_door d
  * nothing, and for a stage that is bound to no node. */
 void inventory_bandwidths(uint64_t bytes_per_s[STAGES_MAX], const doors *d);
 
-/* Every device that the doors name exists here and can be used by this build. ST_RESOURCES with *e
- * naming the door, the stage, the device and what there is instead. */
-MUST_USE status inventory_check_devices(const doors *d, errmsg *e);
+/* Every device that the doors name exists here and can be used by this build; gpus: the CUDA devices
+ * here. ST_RESOURCES with *e naming the door, the stage, the device and what there is instead. */
+MUST_USE status inventory_check_devices(const doors *d, const gpu_list *gpus, errmsg *e);
 
 #endif

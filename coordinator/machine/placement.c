@@ -1,5 +1,7 @@
 #include "coordinator/machine/placement.h"
 
+#include "common/log.h"
+#include "coordinator/machine/boundaries.h"
 #include "coordinator/machine/inventory.h"
 
 static bool same_device(device_door a, device_door b)
@@ -31,6 +33,64 @@ bool placement_costs(uint32_t cost[STAGES_MAX], const doors *d, const uint64_t *
         cost[s] = c < FENCE_COST_MAX ? (uint32_t)c : FENCE_COST_MAX;
     }
     return true;
+}
+
+static uint32_t n_stages_on(const doors *d, const gpu_list *gpus, uint32_t ordinal)
+{
+    uint32_t n = 0;
+    for (uint32_t s = 0; s < d->n_devices; s++)
+        n += d->device[s].kind == DEVICE_CUDA && gpus_same(gpus, d->device[s].index, ordinal);
+    return n;
+}
+
+/* The usable device with the fewest stages; false: there is none. */
+static bool least_used(uint32_t *ordinal, const doors *d, const gpu_list *gpus)
+{
+    uint32_t least = UINT32_MAX;
+    for (uint32_t i = 0; i < gpus->n; i++) {
+        errmsg ignored = {0};
+        if (gpu_usable(&gpus->at[i], &ignored) != ST_OK) continue;
+        uint32_t n = n_stages_on(d, gpus, gpus->at[i].ordinal);
+        if (n >= least) continue;
+        least = n;
+        *ordinal = gpus->at[i].ordinal;
+    }
+    return least != UINT32_MAX;
+}
+
+void placement_choose(doors *d, const gpu_list *gpus)
+{
+    uint32_t ordinal = 0;
+    bool unset = d->n_devices == 0;
+    if (!least_used(&ordinal, d, gpus)) return; /* what is left open is the cpu */
+    bool lone_auto = d->n_devices == 1 && d->device[0].kind == DEVICE_AUTO;
+    for (uint32_t s = 0; (unset || lone_auto) && s < d->n_stages; s++)
+        d->device[s] = (device_door){.kind = unset ? DEVICE_CUDA : DEVICE_AUTO, .index = ordinal};
+    if (unset || lone_auto) d->n_devices = d->n_stages;
+    for (uint32_t s = 0; s < d->n_devices; s++) {
+        if (d->device[s].kind != DEVICE_AUTO || !least_used(&ordinal, d, gpus)) continue;
+        d->device[s] = (device_door){.kind = DEVICE_CUDA, .index = ordinal};
+    }
+}
+
+static bool may_use_gpus(const doors *d)
+{
+    bool may = d->n_devices == 0;
+    for (uint32_t s = 0; s < d->n_devices; s++)
+        may = may || d->device[s].kind == DEVICE_CUDA || d->device[s].kind == DEVICE_AUTO;
+    return may && inventory_has_cuda();
+}
+
+status placement_resolve(doors *d, gpu_list *gpus, errmsg *e)
+{
+    errmsg why = {0};
+    *gpus = (gpu_list){0};
+    if (may_use_gpus(d) && gpus_read(gpus, INVENTORY_PROBE_MS, &why) != ST_OK &&
+        d->n_devices != 0)
+        log_warn("CUDA devices: %s", why.text);
+    placement_choose(d, gpus);
+    TRY(inventory_check_devices(d, gpus, e));
+    return boundaries_check(d, gpus, e);
 }
 
 status placement_plan(plan *out, const model_desc *m, const doors *d, const plan_request *r,

@@ -4,6 +4,16 @@
 #define COORDINATOR_PLACEMENT_H
 
 #include "common/plan.h"
+#include "coordinator/machine/gpus.h"
+
+/* Put a device in place of what the doors leave open, and check that each exists here and that the
+ * boundaries between them can be as forced (boundaries.h). Unset: all stages on the first usable CUDA
+ * device, without one on the cpu; auto: a CUDA device that no other stage has while they last, then
+ * each again in turn. *gpus: the CUDA devices, read when one may be used. ST_RESOURCES, ST_BAD_DOOR. */
+MUST_USE status placement_resolve(doors *d, gpu_list *gpus, errmsg *e);
+
+/* The first half of it: devices for what is unset or auto, from this list. */
+void placement_choose(doors *d, const gpu_list *gpus);
 
 /* plan_make; auto cuts also look at the bandwidth of each stage's device, see placement_costs. */
 MUST_USE status placement_plan(plan *out, const model_desc *m, const doors *d,

@@ -3,6 +3,8 @@
 #include "kernels/cuda/device.h"
 
 #include "common/log.h"
+#include "kernels/cuda/peer.h"
+#include "kernels/cuda/walk.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -47,14 +49,21 @@ static status fill_info(backend_gpu *out, int ordinal, errmsg *e)
 {
     struct cudaDeviceProp p;
     size_t free_bytes = 0, total = 0;
+    int mode = cudaComputeModeDefault, mps = 0;
     TRY_CUDA(NULL, cudaGetDeviceProperties(&p, ordinal), e);
-    TRY_CUDA(NULL, cudaSetDevice(ordinal), e);
-    TRY_CUDA(NULL, cudaMemGetInfo(&free_bytes, &total), e);
+    TRY_CUDA(NULL, cudaDeviceGetAttribute(&mode, cudaDevAttrComputeMode, ordinal), e);
+    TRY_CUDA(NULL, cudaDeviceGetAttribute(&mps, cudaDevAttrMpsEnabled, ordinal), e);
+    if (mode == cudaComputeModeDefault) { /* otherwise it may be another's */
+        TRY_CUDA(NULL, cudaSetDevice(ordinal), e);
+        TRY_CUDA(NULL, cudaMemGetInfo(&free_bytes, &total), e);
+    }
     *out = (backend_gpu){.ordinal = (uint32_t)ordinal,
                          .major = (uint32_t)p.major,
                          .minor = (uint32_t)p.minor,
-                         .memory_bytes = total,
-                         .memory_free_bytes = free_bytes};
+                         .memory_bytes = p.totalGlobalMem,
+                         .memory_free_bytes = free_bytes,
+                         .exclusive = mode != cudaComputeModeDefault,
+                         .mps = mps != 0};
     uuid_text(out->uuid, &p.uuid);
     snprintf(out->name, sizeof out->name, "%s", p.name);
     return ST_OK;
@@ -125,6 +134,7 @@ static status open_all(backend_device *d, errmsg *e)
     for (uint32_t i = 0; i < CUDA_EVENTS; i++)
         TRY_CUDA(d, cudaEventCreateWithFlags(&d->event[i], cudaEventDisableTiming), e);
     TRY_CUDA(d, cuda_matmul_setup(), e);
+    TRY_CUDA(d, cuda_walk_setup(), e);
     return cuda_loader_open(d, e);
 }
 
@@ -219,7 +229,14 @@ static void queue_close(backend_queue *q)
     (void)cudaFree(q->prepared);
     (void)cudaFree(q->exponents);
     (void)cudaFree(q->partial);
+    (void)cudaFree(q->expanded);
     free(q);
+}
+
+uint64_t cuda_queue_bytes(void)
+{
+    return CUDA_PREPARED_BYTES + CUDA_PREPARED_ROWS * sizeof(int32_t) + CUDA_PARTIAL_BYTES +
+           CUDA_EXPANDED_BYTES;
 }
 
 static status queue_fill(backend_queue *q, errmsg *e)
@@ -230,6 +247,7 @@ static status queue_fill(backend_queue *q, errmsg *e)
     TRY_CUDA(d, cudaMalloc(&q->prepared, CUDA_PREPARED_BYTES), e);
     TRY_CUDA(d, cudaMalloc((void **)&q->exponents, CUDA_PREPARED_ROWS * sizeof(int32_t)), e);
     TRY_CUDA(d, cudaMalloc((void **)&q->partial, CUDA_PARTIAL_BYTES), e);
+    TRY_CUDA(d, cudaMalloc(&q->expanded, CUDA_EXPANDED_BYTES), e);
     return ST_OK;
 }
 
@@ -361,6 +379,10 @@ const backend *backend_cuda(void)
         .check_finite = cuda_check_finite,
         .kv_copy_block = cuda_kv_copy_block,
         .kv_wipe_block = cuda_kv_wipe_block,
+        .walk_open = cuda_walk_open,
+        .walk_close = cuda_walk_close,
+        .walk = cuda_walk,
+        .peer = &cuda_peer_table,
     };
     return &table;
 }

@@ -14,3 +14,9 @@ status backend_gpus(backend_gpu *out, uint32_t n_max, uint32_t *n, errmsg *e)
     *n = 0;
     return ST_OK;
 }
+
+const char *backend_gpu_link(uint32_t from, uint32_t to)
+{
+    (void)from, (void)to;
+    return "none";
+}

@@ -354,31 +354,24 @@ static void absent_mechanisms_take_only_their_default(void **state)
     }
 }
 
-static void transport_takes_auto_and_shm(void **state)
+static void transport_takes_its_words(void **state)
 {
     (void)state;
-    assert_int_equal(GOOD({DOOR_TRANSPORT, "auto"}).transport, TRANSPORT_AUTO);
-    assert_int_equal(GOOD({DOOR_TRANSPORT, "shm"}).transport, TRANSPORT_SHM);
-    static const char *const absent[] = {"ipc", "nccl", "host"};
-    for (size_t i = 0; i < 3; i++) {
-        BAD1(DOOR_TRANSPORT, absent[i], "MEMRA_PP_TRANSPORT=\"", absent[i],
-             "that this build does not have", "this build: auto or shm");
-    }
+    for (transport_kind k = TRANSPORT_AUTO; k <= TRANSPORT_SHM; k++)
+        assert_int_equal(GOOD({DOOR_TRANSPORT, transport_word(k)}).transport, k);
+    assert_string_equal(transport_word(TRANSPORT_IPC), "ipc");
     static const char *const wrong[] = {"SHM", "shm ", "sh", "0", "auto,shm", "tcp"};
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         BAD1(DOOR_TRANSPORT, wrong[i], "MEMRA_PP_TRANSPORT=\"", wrong[i], "is none of its words");
     }
 }
 
-static void signal_takes_auto(void **state)
+static void signal_takes_its_words(void **state)
 {
     (void)state;
-    assert_int_equal(GOOD({DOOR_SIGNAL, "auto"}).signal, SIGNAL_AUTO);
-    static const char *const absent[] = {"event", "memop", "spin"};
-    for (size_t i = 0; i < 3; i++) {
-        BAD1(DOOR_SIGNAL, absent[i], "MEMRA_PP_SIGNAL=\"", absent[i],
-             "that this build does not have");
-    }
+    for (signal_kind k = SIGNAL_AUTO; k <= SIGNAL_SPIN; k++)
+        assert_int_equal(GOOD({DOOR_SIGNAL, signal_word(k)}).signal, k);
+    assert_string_equal(signal_word(SIGNAL_MEMOP), "memop");
     static const char *const wrong[] = {"Auto", "auto ", "events", "1"};
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         BAD1(DOOR_SIGNAL, wrong[i], "MEMRA_PP_SIGNAL=\"", wrong[i], "is none of its words");
@@ -575,8 +568,8 @@ int main(void)
         cmocka_unit_test(devices_refuses_what_is_no_device),
         cmocka_unit_test(devices_must_be_as_many_as_stages),
         cmocka_unit_test(absent_mechanisms_take_only_their_default),
-        cmocka_unit_test(transport_takes_auto_and_shm),
-        cmocka_unit_test(signal_takes_auto),
+        cmocka_unit_test(transport_takes_its_words),
+        cmocka_unit_test(signal_takes_its_words),
         cmocka_unit_test(step_switches_take_0_and_1),
         cmocka_unit_test(prime_chunk_takes_rows),
         cmocka_unit_test(fault_is_parsed_and_kept_as_text),

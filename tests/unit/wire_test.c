@@ -64,6 +64,8 @@ static void config_fields_have_bounds(void **state)
     BAD(c->out_fd = -1);
     BAD(c->n_model_fds = 0);
     BAD(c->n_model_fds = GGUF_FILES_MAX + 1);
+    BAD(c->transport = TRANSPORT_SHM + 1);
+    BAD(c->signal = SIGNAL_SPIN + 1);
     BAD(memset(c->isa, 'x', sizeof c->isa));
     BAD(memset(c->fault, 'x', sizeof c->fault));
     BAD(memset(c->build, 'x', sizeof c->build));

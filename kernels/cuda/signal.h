@@ -1,0 +1,52 @@
+/* signal.h - the kernels of a boundary between devices: rows stored with a release of the receiver's
+ * word, and taken after an acquire of it (peer.c has the protocol). Plain types: C and CUDA C++. */
+#ifndef KERNELS_CUDA_SIGNAL_H
+#define KERNELS_CUDA_SIGNAL_H
+
+#include <cuda_runtime_api.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#ifdef __CUDACC__
+#define SIGNAL_BOTH_SIDES __host__ __device__
+#else
+#define SIGNAL_BOTH_SIDES
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* What a take waits for. All in the waiter's own memory, of device or host. */
+typedef struct {
+    const uint64_t *word;   /* device: epoch << 32 | count */
+    const uint64_t *poison; /* host: the epoch that is poisoned */
+    uint64_t want;          /* the word's value; its upper half is the epoch */
+    bool spin;              /* false: the stream has waited for the word already */
+} signal_wait;
+
+/* The word of a poisoned epoch: beyond every count, so that a wait for "at least" ends too. */
+static inline SIGNAL_BOTH_SIDES uint64_t signal_poisoned(uint64_t value)
+{
+    return value | 0xffffffffu;
+}
+
+/* Copy bytes (of 4-byte words) from `from` to a peer's `to`, then release value into `word`. */
+cudaError_t cuda_signal_put(cudaStream_t s, void *to, const void *from, uint64_t bytes,
+                            uint64_t *word, uint64_t value);
+/* The release alone, behind a copy on the stream. */
+cudaError_t cuda_signal_release(cudaStream_t s, uint64_t *word, uint64_t value);
+/* Wait, copy bytes if the word is the wanted one, tell *valid (host): want, or signal_poisoned. */
+cudaError_t cuda_signal_take(cudaStream_t s, const signal_wait *w, void *to, const void *from,
+                             uint64_t bytes, uint64_t *valid);
+/* The same in parts, around a copy on the stream: *outcome lies on the device. */
+cudaError_t cuda_signal_wait(cudaStream_t s, const signal_wait *w, uint64_t *outcome);
+cudaError_t cuda_signal_tell(cudaStream_t s, const uint64_t *outcome, uint64_t *valid);
+/* What had to be waited for is there: tell value. */
+cudaError_t cuda_signal_tell_value(cudaStream_t s, uint64_t value, uint64_t *valid);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif
