@@ -114,9 +114,9 @@ json() {
 
 @test "the canaries of every gate are noticed" {
     gate all -m "$DEMO" --canary
-    expect 1 "^red: .*all 22 canaries were noticed"
+    expect 1 "^red: .*all 23 canaries were noticed"
     no_line "^GREEN"
-    [[ $(grep -c "^red   " <<<"$OUT") == 22 ]]
+    [[ $(grep -c "^red   " <<<"$OUT") == 23 ]]
     assert_nothing_left
 }
 
