@@ -106,9 +106,38 @@ uint64_t pipeline_recoveries(const pipeline *p, uint64_t from, recovery_record *
 /* Doors carried in the steps that are issued from now on. */
 void pipeline_set_step_doors(pipeline *p, const step_doors *d);
 
-/* --- sessions ---------------------------------------------------------------------------------- */
+/* What the schedule did so far. */
+typedef struct {
+    uint64_t n_shared_rows;      /* positions that sessions took over from others' blocks, not walked */
+    uint64_t n_pauses;           /* sessions whose KV was let go for others */
+    uint64_t n_restored_rows;    /* positions that were primed again for that */
+    uint32_t n_waiting;          /* sessions that wait for KV now */
+    uint32_t n_sessions, n_blocks_used, n_blocks_cached; /* open; of the global class: in use, and of
+                                                          * those held for their prefixes alone or too */
+} schedule_snapshot;
+void pipeline_schedule(const pipeline *p, schedule_snapshot *out);
+
+/* --- sessions ------------------------------------------------------------------------------------
+ *
+ * KV blocks are taken when rows are asked for. When there are none, a session that was opened to wait
+ * stands in line instead of being refused: by priority, then first come first served, and whoever has
+ * been passed over often goes first. Room is made by letting go of the KV of prefixes that nobody
+ * holds, then of idle sessions, then of generations that came later or have less priority; these are
+ * primed again from their tokens when it is their turn, which gives the same bits. A generation never
+ * ends for want of blocks: it pauses. */
+
+typedef struct {
+    sampler_params sampler;
+    int32_t priority;            /* of those that wait; higher goes first. Default: 0 */
+    bool wait;                   /* for a free session and for KV; default: ST_RESOURCES instead */
+    bool share;                  /* take over the blocks of others that began with the same tokens, and
+                                  * let others have one's own: rows are not walked then. Default: no */
+} session_options;
+session_options session_options_default(void);
 
 /* A session at position 0. ST_RESOURCES: n_sessions are open; ST_USAGE: sampler out of range. */
+MUST_USE status session_open_with(pipeline *p, const session_options *o, session **out, errmsg *e);
+/* The same with only the sampler chosen. */
 MUST_USE status session_open(pipeline *p, const sampler_params *s, session **out, errmsg *e);
 
 /* Append n tokens (n >= 0) in chunks. logits: NULL, or f32 [n, n_vocab] for the logits after each;

@@ -124,18 +124,19 @@ static void make_groups(const pipeline *p, flight *f)
         f->group_end[g] = (uint32_t)((uint64_t)f->n_parts * (g + 1) / f->n_groups);
 }
 
-/* KV for as many rounds as there is room for, at most n; 0: for none. */
+/* KV for as many rounds as there is room for, at most n; 0: for none, now. */
 static uint32_t reserve(session *s, uint32_t n)
 {
     errmsg why = {0};
     for (; n > 0; n /= 2)
-        if (kvbooks_reserve(s, n, &why) == ST_OK) break;
+        if (kvbooks_reserve(s, s->position, s->position + n, &why) == ST_OK) break;
     return n;
 }
 
 static void choose_free(pipeline *p, flight *f)
 {
     if (in_flight(p, STEP_FREE) > 0) return;
+    admission_press(p);
     uint64_t most = (uint64_t)groups_most(p) * p->plan.rows_max;
     uint32_t rounds = rounds_now(p);
     for (session *s = p->ready_first; s != NULL; s = s->ready_next) {

@@ -10,8 +10,8 @@
 #include "common/wire.h"
 #include "coordinator/engine/child.h"
 #include "coordinator/engine/chunk.h"
-#include "coordinator/engine/kvpool.h"
 #include "coordinator/engine/mirror.h"
+#include "coordinator/engine/prefix.h"
 #include "coordinator/machine/gpus.h"
 #include "coordinator/pipeline.h"
 #include "coordinator/engine/rundir.h"
@@ -84,6 +84,8 @@ typedef struct request {
     uint32_t n_steps;           /* in flight */
     uint32_t next_token;
     bool finished, dropped;
+    bool unreserved;            /* its KV blocks are still to be taken */
+    bool restores;              /* session.restore: nobody waits for it */
     generation *generation;     /* tokens are drawn and applied until it ends; the counts above are
                                  * not used then */
     pthread_cond_t done;
@@ -158,12 +160,23 @@ struct session {
     uint64_t steps;             /* session_step of the next row */
     session_table table[KV_POOLS]; /* by class: kvbooks.h */
     uint32_t n_window_reserved; /* window blocks that it may come to hold */
-    uint32_t *tokens;           /* [n_ctx]: what it holds, to prime it again; NULL without windows */
+    uint32_t *tokens;           /* [n_ctx]: what it holds, to prime it again */
+    prefix_link *link;          /* [blocks_per_ctx]: its whole blocks in the table of prefixes */
+    uint32_t n_links;
     sampler_params sampler;
+    int32_t priority;
+    bool wait, share;
     uint32_t n_queued;          /* requests not finished */
+    uint32_t n_steps;           /* of all of them in flight */
     request *first, *last;      /* those that have rows to issue, in the order of positions */
     bool generating;            /* first is a generation's */
     session *ready_next;        /* in the pipeline's list, while first has a row to issue now */
+    bool paused;                /* it holds no KV; its positions are primed again first */
+    request restore;            /* does that */
+    bool waiting;               /* in the pipeline's list of those that wait for KV */
+    session *waiting_next;
+    uint64_t ticket, waits_since; /* order of arrival; admissions when it began to wait */
+    uint64_t used;              /* when it was last asked for something */
     uint64_t counted;           /* batch.c: the last count that has seen it */
 };
 
@@ -238,6 +251,12 @@ struct pipeline {
     uint32_t blocks_per_ctx;
     uint32_t window_blocks;     /* a session holds at most so many of the window class */
     uint32_t n_window_reserved; /* by all sessions */
+    prefix_table prefixes;      /* of the global class; models without windows */
+    session **sessions;         /* [n_sessions] by branch; NULL: none, but see branch_used */
+    session *waiting;           /* those that wait for KV */
+    struct opening *openings;   /* callers that wait for a free session */
+    uint64_t n_tickets, n_admitted, n_uses;
+    uint64_t n_shared_rows, n_pauses, n_restored_rows;
     bool *branch_used;          /* [n_sessions] */
     uint32_t *branch_generation;
     uint32_t next_session_id, n_sessions;
@@ -303,9 +322,27 @@ uint32_t batch_parts_max(const pipeline *p);
 /* Choose parts for f, an empty flight; none: nothing may be issued now. */
 void batch_choose(pipeline *p, flight *f);
 
+/* --- admission.c: who gets KV -------------------------------------------------------------------------- */
+/* Its first request cannot go before it has KV. */
+static inline bool admission_wants(const session *s)
+{
+    return s->paused || (s->first != NULL && s->first->unreserved);
+}
+void admission_wait(pipeline *p, session *s); /* in line */
+void admission_leave(pipeline *p, session *s);
+void admission_run(pipeline *p);              /* whoever can be given KV becomes ready */
+/* Ready generations have KV for one round at least, or wait; one whose restoring rows are in flight may
+ * lack it. No generation is in flight. */
+void admission_press(pipeline *p);
+/* Take blocks for r, a request of s that is about to be submitted; true: it must wait for them. */
+MUST_USE status admission_reserve(session *s, request *r, bool *waits, errmsg *e);
+
 /* --- schedule.c: steps out, results in -------------------------------------------------------------- */
 MUST_USE status schedule_prepare(pipeline *p, errmsg *e); /* the books, sized by the plan */
 void schedule_add(pipeline *p, request *r);               /* behind what its session asked before */
+void schedule_push(pipeline *p, request *r);              /* in front of it; the session waits */
+void schedule_ready(pipeline *p, session *s);   /* it has rows to issue: its turn comes, or it waits */
+void schedule_unready(pipeline *p, session *s);
 MUST_USE status schedule_issue(pipeline *p, errmsg *e);
 /* The steps in flight once more, in their order, to every stage. */
 MUST_USE status schedule_reissue(pipeline *p, errmsg *e);

@@ -82,7 +82,9 @@ static status make_books(pipeline *p, errmsg *e)
     p->frame = aligned_alloc(16, p->frame_bytes);
     p->branch_used = calloc(p->plan.n_sessions, sizeof *p->branch_used);
     p->branch_generation = calloc(p->plan.n_sessions, sizeof *p->branch_generation);
-    if (p->frame == NULL || p->branch_used == NULL || p->branch_generation == NULL)
+    p->sessions = calloc(p->plan.n_sessions, sizeof *p->sessions);
+    if (p->frame == NULL || p->branch_used == NULL || p->branch_generation == NULL ||
+        p->sessions == NULL)
         return errmsg_set(e, ST_RESOURCES, "no memory for the coordinator's books");
     TRY(kvbooks_open(p, e));
     TRY(mirror_open(&p->mirror, &p->plan, p->n_pools, e));
@@ -104,6 +106,7 @@ static void release(pipeline *p)
     if (p->wake_fd >= 0) close(p->wake_fd);
     free(p->frame);
     free(p->branch_used);
+    free(p->sessions);
     free(p->branch_generation);
     free(p->model);
     free(p->model_path);
@@ -232,6 +235,20 @@ uint64_t pipeline_recoveries(const pipeline *p, uint64_t from, recovery_record *
         if (n - i <= RECOVERIES_KEPT) out[i - from] = p->record[i % RECOVERIES_KEPT];
     pthread_mutex_unlock(lock);
     return n;
+}
+
+void pipeline_schedule(const pipeline *p, schedule_snapshot *out)
+{
+    pthread_mutex_t *lock = (pthread_mutex_t *)&p->lock;
+    pthread_mutex_lock(lock);
+    *out = (schedule_snapshot){.n_shared_rows = p->n_shared_rows,
+                               .n_pauses = p->n_pauses,
+                               .n_restored_rows = p->n_restored_rows,
+                               .n_sessions = p->n_sessions,
+                               .n_blocks_used = p->pool[KV_CLASS_GLOBAL].n_used,
+                               .n_blocks_cached = p->prefixes.n_entries};
+    for (const session *s = p->waiting; s != NULL; s = s->waiting_next) out->n_waiting++;
+    pthread_mutex_unlock(lock);
 }
 
 void pipeline_set_step_doors(pipeline *p, const step_doors *d)

@@ -12,8 +12,12 @@
 
 /* --- the list of sessions ---------------------------------------------------------------------------- */
 
-static void append_session(pipeline *p, session *s)
+void schedule_ready(pipeline *p, session *s)
 {
+    if (admission_wants(s)) {
+        admission_wait(p, s);
+        return;
+    }
     s->ready_next = NULL;
     if (p->ready_last != NULL)
         p->ready_last->ready_next = s;
@@ -22,7 +26,7 @@ static void append_session(pipeline *p, session *s)
     p->ready_last = s;
 }
 
-static void remove_session(pipeline *p, session *s)
+void schedule_unready(pipeline *p, session *s)
 {
     session *before = NULL;
     for (session *at = p->ready_first; at != s; at = at->ready_next) before = at;
@@ -38,14 +42,24 @@ void schedule_add(pipeline *p, request *r)
 {
     session *s = r->session;
     r->next = NULL;
-    if (s->first == NULL) {
-        s->first = r;
-        s->generating = r->generation != NULL;
-        append_session(p, s);
-    } else {
+    if (s->first != NULL) {
         s->last->next = r;
+        s->last = r;
+        return;
     }
-    s->last = r;
+    s->first = s->last = r;
+    s->generating = r->generation != NULL;
+    s->ticket = ++p->n_tickets;
+    schedule_ready(p, s);
+}
+
+void schedule_push(pipeline *p, request *r)
+{
+    session *s = r->session;
+    CHECK(s->waiting && s->first != NULL);
+    p->n_restored_rows += r->n_tokens - r->n_issued;
+    r->next = s->first;
+    s->first = r;
 }
 
 /* Its first request has no rows left to issue. */
@@ -53,12 +67,13 @@ static void remove_first(session *s)
 {
     s->first = s->first->next;
     if (s->first == NULL) s->last = NULL;
-    s->generating = false;
+    s->generating = s->first != NULL && s->first->generation != NULL;
 }
 
 static void finish(pipeline *p, request *r)
 {
     r->finished = true;
+    if (r->restores) return;
     r->session->n_queued--;
     pthread_cond_broadcast(&p->changed); /* somebody may wait for the session to be quiet */
     if (r->dropped) {
@@ -252,7 +267,8 @@ static void issued(pipeline *p, const flight *f)
         request *r = part->r;
         session *s = r->session;
         r->n_steps++;
-        remove_session(p, s);
+        s->n_steps++;
+        schedule_unready(p, s);
         if (f->free_running) {
             s->position += part->rounds;
             continue;
@@ -260,7 +276,7 @@ static void issued(pipeline *p, const flight *f)
         s->steps += part->n_rows;
         r->n_issued += part->n_rows;
         if (r->n_issued == r->n_tokens) remove_first(s);
-        if (s->first != NULL) append_session(p, s);
+        if (s->first != NULL) schedule_ready(p, s);
     }
 }
 
@@ -284,6 +300,7 @@ static status issue(pipeline *p, flight *f, errmsg *e)
 
 status schedule_issue(pipeline *p, errmsg *e)
 {
+    admission_run(p);
     while (p->n_flights < p->window) {
         flight *f = free_flight(p);
         CHECK(f != NULL);
@@ -422,7 +439,7 @@ static status land_generation(pipeline *p, flight_part *part, errmsg *e)
     s->steps += part->n_drawn;
     TRY(generation_landed(part->r->generation, part->first, part->n_drawn, &ended, e));
     if (!ended) {
-        append_session(p, s);
+        schedule_ready(p, s);
         return ST_OK;
     }
     remove_first(s);
@@ -453,12 +470,14 @@ static status land(pipeline *p, flight *f, errmsg *e)
     if (f->free_running) p->round_ns = (now_ns() - f->issued_ns) / f->rounds;
     for (uint32_t k = 0; k < f->n_parts; k++) {
         request *r = f->part[k].r;
+        r->session->n_steps--;
         if (f->free_running) {
             TRY(land_generation(p, &f->part[k], e));
             continue;
         }
         r->n_done += f->part[k].n_rows;
         r->n_steps--;
+        kvbooks_offer(r->session, r->first_position + r->n_done);
         if (r->n_done == r->n_tokens) finish(p, r);
     }
     return ST_OK;
@@ -493,7 +512,10 @@ status schedule_result(pipeline *p, uint64_t seq, const wire_result *result, err
 void schedule_withdraw(pipeline *p, generation *g)
 {
     session *s = g->r.session;
-    remove_session(p, s);
+    if (s->waiting)
+        admission_leave(p, s);
+    else
+        schedule_unready(p, s);
     remove_first(s);
     finish(p, &g->r);
 }
@@ -513,9 +535,12 @@ void schedule_end_all(pipeline *p)
         }
         f->seq = 0;
     }
-    while (p->ready_first != NULL) {
-        session *s = p->ready_first;
-        remove_session(p, s);
+    while (p->ready_first != NULL || p->waiting != NULL) {
+        session *s = p->ready_first != NULL ? p->ready_first : p->waiting;
+        if (s->waiting)
+            admission_leave(p, s);
+        else
+            schedule_unready(p, s);
         while (s->first != NULL) {
             request *r = s->first;
             remove_first(s);
