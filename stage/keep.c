@@ -32,6 +32,12 @@ static void commit(const journal *j, const run *r, uint64_t seq)
         atomic_store_explicit(journal_commit(j, r->block, r->at + i), seq, memory_order_release);
 }
 
+void keep_begin(const journal *j, const stage *s, const wire_row *rows, uint32_t n_rows)
+{
+    if (j->map == NULL) return;
+    for (run r = {0}; next_run(j, s, rows, n_rows, &r);) commit(j, &r, 0);
+}
+
 static status finish(const backend *b, backend_queue *q)
 {
     backend_event ev;
@@ -49,7 +55,6 @@ static status download_runs(const journal *j, const stage *s, const backend *b, 
 {
     uint64_t row_bytes = (uint64_t)j->n_embd * sizeof(float);
     for (run r = {0}; next_run(j, s, rows, n_rows, &r);) {
-        commit(j, &r, 0);
         TRY(b->download(q, journal_row(j, r.block, r.at), dev_offset(hidden, r.from * row_bytes),
                         r.n * row_bytes));
     }
@@ -66,16 +71,30 @@ status keep_rows(const journal *j, stage *s, const backend *b, uint64_t seq, con
     return ST_OK;
 }
 
+status keep_holes(const journal *j, stage *s, const backend *b, uint64_t seq, const wire_row *rows,
+                  uint32_t n_rows, errmsg *e)
+{
+    bool any = false;
+    if (j->map == NULL) return ST_OK;
+    for (run r = {0}; !any && next_run(j, s, rows, n_rows, &r);) {
+        for (uint32_t i = 0; i < r.n; i++)
+            any = any || atomic_load(journal_commit(j, r.block, r.at + i)) == 0;
+    }
+    if (!any) return ST_OK;
+    keep_begin(j, s, rows, n_rows); /* the others give the same bits again */
+    return keep_rows(j, s, b, seq, rows, n_rows, e);
+}
+
 static void copy_rows(const journal *j, uint64_t seq, uint32_t to, uint32_t from, uint32_t n)
 {
     for (uint32_t i = 0; to < j->n_blocks && i < n; i++) {
-        uint64_t kept = from < j->n_blocks
-                            ? atomic_load_explicit(journal_commit(j, from, i), memory_order_acquire)
-                            : 0;
+        uint64_t by = from < j->n_blocks
+                          ? atomic_load_explicit(journal_commit(j, from, i), memory_order_acquire)
+                          : 0;
         atomic_store_explicit(journal_commit(j, to, i), 0, memory_order_release);
-        if (kept == 0 || kept >= seq) continue;
+        if (by == 0 || by >= seq) continue;
         memcpy(journal_row(j, to, i), journal_row(j, from, i), j->n_embd * sizeof(float));
-        atomic_store_explicit(journal_commit(j, to, i), kept, memory_order_release);
+        atomic_store_explicit(journal_commit(j, to, i), by, memory_order_release);
     }
 }
 
@@ -86,30 +105,33 @@ void keep_copies(const journal *j, uint64_t seq, const wire_kv_op *ops, uint32_t
             copy_rows(j, seq, ops[i].a, ops[i].b, ops[i].c);
 }
 
-static bool is_there(const journal *j, const run *r, uint64_t seq, bool overwritten)
+static kept what_is_there(const journal *j, const run *r, uint64_t seq)
 {
+    kept k = KEPT_ALL;
     for (uint32_t i = 0; i < r->n; i++) {
-        uint64_t kept = atomic_load_explicit(journal_commit(j, r->block, r->at + i), memory_order_acquire);
-        if (kept == 0 || (kept > seq && !overwritten)) return false;
+        uint64_t by = atomic_load_explicit(journal_commit(j, r->block, r->at + i), memory_order_acquire);
+        if (by == 0) return KEPT_NOT;
+        if (by > seq) k = KEPT_OVERWRITTEN;
     }
-    return true;
+    return k;
 }
 
 status keep_read(const journal *j, stage *s, const backend *b, uint64_t seq, bool overwritten,
-                 const wire_row *rows, uint32_t n_rows, bool *missing, errmsg *e)
+                 const wire_row *rows, uint32_t n_rows, kept *out, errmsg *e)
 {
     uint64_t row_bytes = (uint64_t)j->n_embd * sizeof(float);
     uint32_t n = 0;
-    *missing = j->map == NULL;
-    if (*missing || n_rows == 0) return ST_OK;
-    for (run r = {0}; next_run(j, s, rows, n_rows, &r); n += r.n) {
-        *missing = !is_there(j, &r, seq, overwritten);
-        if (*missing) return ST_OK;
+    *out = KEPT_ALL;
+    if (n_rows == 0) return ST_OK;
+    for (run r = {0}; j->map != NULL && next_run(j, s, rows, n_rows, &r); n += r.n) {
+        kept k = what_is_there(j, &r, seq);
+        if (k == KEPT_NOT || (k == KEPT_OVERWRITTEN && !overwritten)) break;
+        if (k == KEPT_OVERWRITTEN) *out = k;
         status st = b->upload(stage_queue(s), dev_offset(stage_hidden(s), r.from * row_bytes),
                               journal_row(j, r.block, r.at), r.n * row_bytes);
         if (st != ST_OK) return device_failed(st, "reading", e);
     }
-    *missing = n < n_rows;
+    if (n < n_rows) *out = KEPT_NOT;
     status st = finish(b, stage_queue(s));
     return st == ST_OK ? ST_OK : device_failed(st, "reading", e);
 }

@@ -296,10 +296,9 @@ static status end_piece(worker *w, const piece *x, const wire_result *r, errmsg 
     return send_on(w, x, e);
 }
 
-/* What was sent, behind it: the stage after is at work meanwhile. */
-static status keep(worker *w, uint64_t seq, const wire_row *rows, uint32_t n_rows, errmsg *e)
+static const backend *backend_of(const worker *w)
 {
-    return keep_rows(&w->sent, w->body, backend_get((device_kind)w->config.device), seq, rows, n_rows, e);
+    return backend_get((device_kind)w->config.device);
 }
 
 static status run_piece(worker *w, piece *x, errmsg *e)
@@ -323,8 +322,10 @@ static status run_piece(worker *w, piece *x, errmsg *e)
     }
     count_piece(w, x, busy + now_ns() - begin);
     if (is_last(w)) return end_piece(w, x, &r, e);
+    keep_begin(&w->sent, w->body, x->rows, x->n_rows);
     TRY(send_on(w, x, e));
-    TRY(keep(w, x->seq, x->rows, x->n_rows, e));
+    /* Behind the send: the stage after is at work meanwhile. */
+    TRY(keep_rows(&w->sent, w->body, backend_of(w), x->seq, x->rows, x->n_rows, e));
     rounds_advance(&w->rounds, x->g);
     return ST_OK;
 }
@@ -380,7 +381,8 @@ typedef struct {
     const step_view *v;
     uint64_t committed;         /* the last step that came back */
     incoming in;
-    bool through, missing;
+    bool through;
+    kept kept;                  /* of its input */
 } replaying;
 
 /* The rows' input: tokens, the boundary, or what the journal has kept. */
@@ -388,9 +390,22 @@ static status replay_input(worker *w, replaying *x, errmsg *e)
 {
     if (is_first(w)) return stage_embed(w->body, e);
     if (x->through) return edges_receive(&w->edges, &x->in, e);
-    return keep_read(&w->received, w->body, backend_get((device_kind)w->config.device), x->committed,
-                     (x->v->step->flags & STEP_OVERWRITTEN) != 0, x->in.rows, x->in.n_rows, &x->missing,
-                     e);
+    return keep_read(&w->received, w->body, backend_of(w), x->committed,
+                     (x->v->step->flags & STEP_OVERWRITTEN) != 0, x->in.rows, x->in.n_rows, &x->kept, e);
+}
+
+/* On to the next stage; or, alone, into its journal where that has holes. */
+static status replay_output(worker *w, const replaying *x, errmsg *e)
+{
+    const incoming *in = &x->in;
+    if (is_last(w)) return ST_OK;
+    if (!x->through) {
+        if (x->kept != KEPT_ALL) return ST_OK;
+        return keep_holes(&w->sent, w->body, backend_of(w), x->committed, in->rows, in->n_rows, e);
+    }
+    keep_begin(&w->sent, w->body, in->rows, in->n_rows);
+    TRY(edges_send(&w->edges, in->slot, in->seq, in->rows, in->n_rows, in->hidden, e));
+    return keep_rows(&w->sent, w->body, backend_of(w), x->committed, in->rows, in->n_rows, e);
 }
 
 static status replay_rows(worker *w, replaying *x, errmsg *e)
@@ -402,15 +417,13 @@ static status replay_rows(worker *w, replaying *x, errmsg *e)
     x->in.rows = rounds_group(&w->rounds, 0, &x->in.n_rows);
     TRY(stage_rows(w->body, x->in.rows, x->in.n_rows, 0, e));
     TRY(replay_input(w, x, e));
-    if (x->missing) return ST_OK;
+    if (x->kept == KEPT_NOT) return ST_OK;
     if (w->corrupt_replay && x->in.n_rows > 0) {
         w->corrupt_replay = false;
         TRY(flip_bit(w));
     }
     TRY(stage_walk(w->body, false, e));
-    if (is_last(w) || !x->through) return ST_OK;
-    TRY(edges_send(&w->edges, x->in.slot, x->in.seq, x->in.rows, x->in.n_rows, x->in.hidden, e));
-    return keep(w, x->committed, x->in.rows, x->in.n_rows, e);
+    return replay_output(w, x, e);
 }
 
 /* Rows that this stage, or another, has lost: their K and V are written where they were. */
@@ -433,7 +446,7 @@ static status replay(worker *w, const void *frame, errmsg *e)
     TRY(s);
     w->n_replays++;
     atomic_fetch_add_explicit(&w->words->progress, 1, memory_order_release);
-    wire_replayed r = {.n = w->n_replays, .missing = x.missing};
+    wire_replayed r = {.n = w->n_replays, .missing = x.kept == KEPT_NOT};
     return say(w, WIRE_REPLAYED, 0, &r, sizeof r, e);
 }
 
