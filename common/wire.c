@@ -36,7 +36,8 @@ static bool config_valid(const wire_config *c)
            (c->kv_type == DT_F32 || c->kv_type == DT_F16 || c->kv_type == DT_BF16) &&
            (c->device == DEVICE_CPU || c->device == DEVICE_CUDA) &&
            terminated(c->cuda_uuid, sizeof c->cuda_uuid) && c->n_threads >= 1 && c->run_block_fd >= 0 && c->readback_fd >= 0 &&
-           (c->in_fd >= 0) == linked && (c->out_fd >= 0) == linked && c->n_model_fds >= 1 &&
+           (c->in_fd >= 0) == linked && (c->out_fd >= 0) == linked && c->journal_in_fd >= -1 &&
+           c->journal_out_fd >= -1 && c->n_model_fds >= 1 &&
            c->n_model_fds <= GGUF_FILES_MAX && terminated(c->build, sizeof c->build) &&
            terminated(c->isa, sizeof c->isa) && c->transport <= TRANSPORT_SHM &&
            c->signal <= SIGNAL_SPIN &&
@@ -107,7 +108,7 @@ bool wire_valid(const void *data, uint64_t bytes)
                step_valid(data, bytes, STEP_PRIME | STEP_OVERLAP | STEP_PRIME_PIPE);
     case WIRE_REPLAY:
         return h->body_bytes >= sizeof(wire_step) &&
-               step_valid(data, bytes, STEP_RESET | STEP_THROUGH) &&
+               step_valid(data, bytes, STEP_RESET | STEP_THROUGH | STEP_OVERWRITTEN) &&
                ((const wire_step *)body)->rounds == 1 && ((const wire_step *)body)->n_groups == 1;
     case WIRE_QUIESCED:
         return h->body_bytes == sizeof(wire_quiesced);

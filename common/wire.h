@@ -10,7 +10,8 @@
  * When a stage is lost (DESIGN section 8): every survivor is sent QUIESCE. Its waits on boundaries
  * end at once, the step in hand ends where it is, steps behind it are dropped, and it says QUIESCED.
  * With the dead reaped and replaced, all are sent REATTACH, under one new epoch for every boundary,
- * and PROBE. REPLAYs give the replacement what it must know; then the steps in flight are issued
+ * and PROBE. REPLAYs, under the number of the last step that came back, give the replacement what it
+ * must know; then the steps in flight are issued
  * again under their own numbers. A stage that had applied a step's KV operations does not apply them
  * twice (it remembers the last such step); it may run the step's rows twice: by the law they write
  * the same K and V at the same positions. A stage with recurrent state could not: it will have to
@@ -24,7 +25,7 @@
 #include "common/sampler.h"
 
 #define WIRE_MAGIC 0x4d524d57u /* "WMRM" */
-#define WIRE_VERSION 4u
+#define WIRE_VERSION 5u
 #define WIRE_ROWS_MAX 4096u
 #define WIRE_KV_OPS_MAX 16384u
 #define WIRE_SAMPLERS_MAX 1024u
@@ -83,6 +84,7 @@ typedef struct {
     uint32_t cuda_index;             /* the ordinal, unless cuda_uuid names the device */
     int32_t run_block_fd, readback_fd;
     int32_t in_fd, out_fd;           /* boundaries s-1 -> s and s -> s+1 (mod N); -1 with one stage */
+    int32_t journal_in_fd, journal_out_fd; /* of those boundaries; -1: none */
     uint32_t n_model_fds;
     int32_t model_fd[GGUF_FILES_MAX];
     uint32_t wait_limit_ms;          /* boundary waits give up after this; longer than the
@@ -150,7 +152,10 @@ typedef struct {
 #define STEP_OVERLAP 2u      /* doors of the step, for the record and for gates */
 #define STEP_PRIME_PIPE 4u
 #define STEP_RESET 8u        /* REPLAY: first forget every branch */
-#define STEP_THROUGH 16u     /* REPLAY: rows walk all stages, from tokens */
+#define STEP_THROUGH 16u     /* REPLAY: rows walk all stages, from tokens; otherwise this one alone, the
+                                first stage from tokens, any other from its journal */
+#define STEP_OVERWRITTEN 32u /* REPLAY: no step in flight reads a row that a later one has written
+                                anew, so that such rows may be as they are now */
 /* Every stage runs, for each round, its groups one after the other; a group is a crossing of its own
  * on every boundary, which takes the slots in turn, beginning with `slot` (without STEP_OVERLAP: slot
  * 0). With several rounds every row samples, none asks for logits, and the tokens of all rounds but
@@ -179,7 +184,8 @@ typedef struct {
 } wire_reattach;
 
 typedef struct {
-    uint32_t n, reserved;            /* REPLAYs done since the one with STEP_RESET */
+    uint32_t n;                      /* REPLAYs done since the one with STEP_RESET */
+    uint32_t missing;                /* 1: rows of it are not in the journal */
 } wire_replayed;
 
 _Static_assert(sizeof(wire_header) == 32, "layout");

@@ -96,6 +96,7 @@ typedef struct {
     int lost_pid, pid;
     uint64_t noticed_ns, reaped_ns, loaded_ns, attached_ns, resumed_ns;
     uint64_t replayed_rows;
+    bool through;                /* they walked all stages; otherwise what was lost alone */
     errmsg why;
 } recovery_record;
 

@@ -185,6 +185,11 @@ void kv_row_place(kv_cache *c, const wire_row *r, uint32_t *tables, uint32_t *n_
     }
 }
 
+uint32_t kv_block_of(const kv_cache *c, uint32_t branch, uint32_t position)
+{
+    return kv_entries(c, KV_CLASS_GLOBAL, branch)[position / KV_BLOCK];
+}
+
 void kv_history(const kv_cache *c, uint32_t branch, uint32_t position, uint32_t *out, uint32_t n)
 {
     CHECK(c->history != NULL && n <= position + 1);

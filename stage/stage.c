@@ -194,6 +194,11 @@ void stage_rewrite(stage *s, bool on)
     kv_rewrite(&s->kv, on);
 }
 
+uint32_t stage_block(const stage *s, const wire_row *r)
+{
+    return kv_block_of(&s->kv, r->branch, r->position);
+}
+
 status stage_embed(stage *s, errmsg *e)
 {
     CHECK(s->first);

@@ -58,6 +58,9 @@ void stage_reset(stage *s);
  * tables have. Until it is called again with false. */
 void stage_rewrite(stage *s, bool on);
 
+/* The KV block (class global) that a row which was given to stage_rows lies in. */
+uint32_t stage_block(const stage *s, const wire_row *r);
+
 /* Check the step's rows, put positions, tables and rotations on the device, remember the tokens by
  * KV block (the sampler's history). Every row: known flags, branch < n_branches, position < n_ctx,
  * token < n_vocab, readback (once in a step; none for a row that only samples: the branch's ring) and

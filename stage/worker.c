@@ -7,6 +7,7 @@
 #include "common/wire.h"
 #include "stage/connect.h"
 #include "stage/inject.h"
+#include "stage/keep.h"
 #include "stage/rounds.h"
 #include "stage/stage.h"
 
@@ -36,6 +37,7 @@ struct worker {
     stage *body;
     edges edges;
     readback results;
+    journal sent, received;          /* of the boundaries out and in; without a map: none */
     rounds rounds;
     injector injector;
     bool corrupt_probe;              /* kind=corrupt,at=load */
@@ -144,6 +146,8 @@ static status load(worker *w, const wire_config *c, errmsg *e)
             w->results.n_branches != c->n_branches)
             return errmsg_set(e, ST_PROTOCOL, "the readback rows are not this model's");
     }
+    if (c->journal_out_fd >= 0) TRY(journal_map(&w->sent, c->journal_out_fd, e));
+    if (c->journal_in_fd >= 0) TRY(journal_map(&w->received, c->journal_in_fd, e));
     TRY(rounds_open(&w->rounds, c, e));
     TRY(open_edges(w, e));
     stage_facts f = stage_facts_get(w->body);
@@ -292,6 +296,11 @@ static status end_piece(worker *w, const piece *x, const wire_result *r, errmsg 
     return send_on(w, x, e);
 }
 
+static const backend *backend_of(const worker *w)
+{
+    return backend_get((device_kind)w->config.device);
+}
+
 static status run_piece(worker *w, piece *x, errmsg *e)
 {
     const step_view *v = &w->rounds.v;
@@ -313,7 +322,10 @@ static status run_piece(worker *w, piece *x, errmsg *e)
     }
     count_piece(w, x, busy + now_ns() - begin);
     if (is_last(w)) return end_piece(w, x, &r, e);
+    keep_begin(&w->sent, w->body, x->rows, x->n_rows);
     TRY(send_on(w, x, e));
+    /* Behind the send: the stage after is at work meanwhile. */
+    TRY(keep_rows(&w->sent, w->body, backend_of(w), x->seq, x->rows, x->n_rows, e));
     rounds_advance(&w->rounds, x->g);
     return ST_OK;
 }
@@ -323,8 +335,11 @@ static status step(worker *w, const void *frame, errmsg *e)
     step_view v = wire_step_view(frame);
     piece x = {.seq = wire_head(frame)->seq, .prime = (v.step->flags & STEP_PRIME) != 0};
     atomic_store_explicit(&w->words->step_entered, x.seq, memory_order_release);
-    if (x.seq > w->applied_seq) TRY(stage_kv_ops(w->body, v.kv_ops, v.step->n_kv_ops, e));
-    if (x.seq > w->applied_seq) w->applied_seq = x.seq;
+    if (x.seq > w->applied_seq) {
+        TRY(stage_kv_ops(w->body, v.kv_ops, v.step->n_kv_ops, e));
+        keep_copies(&w->sent, x.seq, v.kv_ops, v.step->n_kv_ops);
+        w->applied_seq = x.seq;
+    }
     TRY(rounds_begin(&w->rounds, &v, e));
     for (x.round = 0; x.round < v.step->rounds; x.round++)
         for (x.g = 0; x.g < v.step->n_groups; x.g++) TRY(run_piece(w, &x, e));
@@ -362,35 +377,62 @@ static status reattach(worker *w, const wire_reattach *r)
 /* Where replayed rows cross: apart from any step's number. */
 #define REPLAY_SEQ (1ull << 63)
 
-static status replay_walk(worker *w, bool corrupt, errmsg *e)
+typedef struct {
+    const step_view *v;
+    uint64_t committed;         /* the last step that came back */
+    incoming in;
+    bool through;
+    kept kept;                  /* of its input */
+} replaying;
+
+/* The rows' input: tokens, the boundary, or what the journal has kept. */
+static status replay_input(worker *w, replaying *x, errmsg *e)
 {
-    if (is_first(w)) TRY(stage_embed(w->body, e));
-    if (corrupt) TRY(flip_bit(w));
-    return stage_walk(w->body, false, e);
+    if (is_first(w)) return stage_embed(w->body, e);
+    if (x->through) return edges_receive(&w->edges, &x->in, e);
+    return keep_read(&w->received, w->body, backend_of(w), x->committed,
+                     (x->v->step->flags & STEP_OVERWRITTEN) != 0, x->in.rows, x->in.n_rows, &x->kept, e);
 }
 
-static status replay_rows(worker *w, const step_view *v, errmsg *e)
+/* On to the next stage; or, alone, into its journal where that has holes. */
+static status replay_output(worker *w, const replaying *x, errmsg *e)
 {
-    uint64_t seq = REPLAY_SEQ + w->n_replays;
-    bool through = (v->step->flags & STEP_THROUGH) != 0;
-    if (!through && !is_first(w))
-        return errmsg_set(e, ST_PROTOCOL, "a replay from tokens begins at stage 0");
-    TRY(rounds_begin(&w->rounds, v, e));
-    incoming in = {.slot = v->step->slot, .seq = seq, .hidden = stage_hidden(w->body)};
-    in.rows = rounds_group(&w->rounds, 0, &in.n_rows);
-    TRY(stage_rows(w->body, in.rows, in.n_rows, 0, e));
-    if (!is_first(w)) TRY(edges_receive(&w->edges, &in, e));
-    bool corrupt = w->corrupt_replay && in.n_rows > 0;
-    if (corrupt) w->corrupt_replay = false;
-    TRY(replay_walk(w, corrupt, e));
-    if (is_last(w) || !through) return ST_OK;
-    return edges_send(&w->edges, in.slot, seq, in.rows, in.n_rows, in.hidden, e);
+    const incoming *in = &x->in;
+    if (is_last(w)) return ST_OK;
+    if (!x->through) {
+        if (x->kept != KEPT_ALL) return ST_OK;
+        return keep_holes(&w->sent, w->body, backend_of(w), x->committed, in->rows, in->n_rows, e);
+    }
+    keep_begin(&w->sent, w->body, in->rows, in->n_rows);
+    TRY(edges_send(&w->edges, in->slot, in->seq, in->rows, in->n_rows, in->hidden, e));
+    return keep_rows(&w->sent, w->body, backend_of(w), x->committed, in->rows, in->n_rows, e);
+}
+
+static status replay_rows(worker *w, replaying *x, errmsg *e)
+{
+    TRY(rounds_begin(&w->rounds, x->v, e));
+    x->in = (incoming){.slot = x->v->step->slot,
+                       .seq = REPLAY_SEQ + w->n_replays,
+                       .hidden = stage_hidden(w->body)};
+    x->in.rows = rounds_group(&w->rounds, 0, &x->in.n_rows);
+    TRY(stage_rows(w->body, x->in.rows, x->in.n_rows, 0, e));
+    TRY(replay_input(w, x, e));
+    if (x->kept == KEPT_NOT) return ST_OK;
+    if (w->corrupt_replay && x->in.n_rows > 0) {
+        w->corrupt_replay = false;
+        TRY(flip_bit(w));
+    }
+    TRY(stage_walk(w->body, false, e));
+    return replay_output(w, x, e);
 }
 
 /* Rows that this stage, or another, has lost: their K and V are written where they were. */
 static status replay(worker *w, const void *frame, errmsg *e)
 {
     step_view v = wire_step_view(frame);
+    replaying x = {.v = &v,
+                   .committed = wire_head(frame)->seq,
+                   .through = (v.step->flags & STEP_THROUGH) != 0};
     if ((v.step->flags & STEP_RESET) != 0) {
         inject_recovery(w);
         stage_reset(w->body);
@@ -399,12 +441,12 @@ static status replay(worker *w, const void *frame, errmsg *e)
     }
     TRY(stage_kv_ops(w->body, v.kv_ops, v.step->n_kv_ops, e));
     stage_rewrite(w->body, true);
-    status s = replay_rows(w, &v, e);
+    status s = replay_rows(w, &x, e);
     stage_rewrite(w->body, false);
     TRY(s);
     w->n_replays++;
     atomic_fetch_add_explicit(&w->words->progress, 1, memory_order_release);
-    wire_replayed r = {.n = w->n_replays};
+    wire_replayed r = {.n = w->n_replays, .missing = x.kept == KEPT_NOT};
     return say(w, WIRE_REPLAYED, 0, &r, sizeof r, e);
 }
 
@@ -455,6 +497,8 @@ static void release(worker *w)
     edges_close(&w->edges);
     pthread_mutex_unlock(&w->edges_lock);
     if (w->results.map != NULL) readback_unmap(&w->results);
+    journal_unmap(&w->sent);
+    journal_unmap(&w->received);
     rounds_close(&w->rounds);
     if (w->body != NULL) stage_close(w->body);
     free(w->model);

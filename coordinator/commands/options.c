@@ -183,6 +183,7 @@ status options_parse(int argc, char **argv, const option *own, uint32_t n_own, c
                           .restart_window_s = (float)RESTART_WINDOW_S};
     *out = (common_options){
         .doors = doors_default(), .restarts = RESTARTS_DEFAULT, .log_level = LOG_INFO};
+    out->plan.journal_bytes = PLAN_JOURNAL_ALL;
     if (n_positional != NULL) *n_positional = 0;
     options_shared(shared, out, &texts);
     line l = {.argc = argc,

@@ -24,6 +24,10 @@ void options_shared(option out[N_SHARED], common_options *c, shared_texts *t)
         {"kv-bytes", 0, OPTION_U64, "BYTES",
          "bound of the KV cache over all stages. Default: sessions x ctx", &c->plan.kv_bytes, 1,
          18446744073709551615.0},
+        {"journal-bytes", 0, OPTION_U64, "BYTES",
+         "bound of the memory that keeps what crossed boundaries, for a stage that must be\nreplaced; "
+         "0: none, rows walk all stages again. Default: all that the KV cache\nholds, where that fits",
+         &c->plan.journal_bytes, 0, 18446744073709551615.0},
         {"kv-type", 0, OPTION_TEXT, "TYPE", "type of the KV cache: f32, f16 or bf16. Default: f16",
          &t->kv_type, 0, 0},
         {"threads", 0, OPTION_U32, "N",

@@ -26,7 +26,7 @@ typedef struct {
     float start_timeout_s, hang_timeout_s, restart_window_s;
 } shared_texts;
 
-#define N_SHARED 18u
+#define N_SHARED 19u
 
 /* The options of all commands, writing into *c and *t. */
 void options_shared(option out[N_SHARED], common_options *c, shared_texts *t);

@@ -49,6 +49,7 @@ typedef struct {
     wire_loaded facts;
     wire_probed met;            /* of the boundary into it */
     uint64_t start_ns, loaded_ns;
+    uint64_t first_start_ns;    /* of the first incarnation: what is counted goes on */
     slot_state state;
     bool empty;                 /* its KV is not what the steps in flight need: replay */
     bool mute;                  /* a message could not be sent to it */
@@ -183,6 +184,8 @@ struct session {
 /* Rows that lost stages must know again, on their way (replay.c). */
 typedef struct {
     bool begun, through;        /* through: from tokens through all stages */
+    bool missing;               /* a journal has not what it should: once more, through */
+    bool may_be_overwritten;    /* STEP_OVERWRITTEN */
     bool over;                  /* all was sent */
     uint32_t branch;            /* in hand */
     bool opened;
@@ -214,6 +217,7 @@ struct pipeline {
     void *zmq, *status_socket;
     int death_pipe[2];
     int run_block_fd, readback_fd, boundary_fd[STAGES_MAX];
+    int journal_fd[STAGES_MAX]; /* of the boundary behind stage s; -1: none */
     run_block *block;
     readback results;
     unsigned char *frame;       /* for messages in and out */
@@ -307,8 +311,9 @@ MUST_USE status recover_turn(pipeline *p, errmsg *e);
 /* --- replay.c: what lost stages must know, from the mirror -------------------------------------------- */
 MUST_USE status replay_prepare(pipeline *p, errmsg *e);
 void replay_release(pipeline *p);
-/* Bring the stages that are `empty` to the mirror's state. With `through` from tokens through all
- * stages, all of which forget their tables; otherwise the first stage alone is empty. */
+/* Bring the stages that are `empty` to the mirror's state: with `through` from tokens through all
+ * stages, all of which forget their tables; otherwise each by itself, the first from tokens, any
+ * other from its journal, and through all after all where a journal has not what is needed. */
 void replay_begin(pipeline *p, bool through);
 /* Send what may be sent now; *done: everybody has everything. */
 MUST_USE status replay_turn(pipeline *p, bool *done, errmsg *e);

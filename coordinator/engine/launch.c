@@ -4,6 +4,7 @@
 
 #include "common/boundary.h"
 #include "common/clock.h"
+#include "common/journal.h"
 #include "common/log.h"
 #include "coordinator/machine/inventory.h"
 
@@ -46,6 +47,8 @@ status launch_prepare(pipeline *p, errmsg *e)
         TRY(boundary_create(&p->boundary_fd[s], p->plan.rows_max, back ? 0 : p->model->n_embd,
                             p->model->aux_bytes, e));
     }
+    for (uint32_t s = 0; p->plan.n_journal_blocks > 0 && s + 1 < p->n_stages; s++)
+        TRY(journal_create(&p->journal_fd[s], p->plan.n_journal_blocks, p->model->n_embd, e));
     p->zmq = zmq_ctx_new();
     if (p->zmq == NULL) return errmsg_set(e, ST_RESOURCES, "zeromq: %s", zmq_strerror(zmq_errno()));
     snprintf(endpoint, sizeof endpoint, "ipc://%s/status", p->dir.path);
@@ -61,6 +64,11 @@ static uint32_t add_fd(int *fds, uint32_t n, int fd)
 static int boundary_in(const pipeline *p, uint32_t s)
 {
     return p->n_stages > 1 ? p->boundary_fd[(s + p->n_stages - 1) % p->n_stages] : -1;
+}
+
+static int journal_in(const pipeline *p, uint32_t s)
+{
+    return s > 0 ? p->journal_fd[s - 1] : -1;
 }
 
 static int boundary_out(const pipeline *p, uint32_t s)
@@ -90,7 +98,7 @@ status launch_one(pipeline *p, uint32_t s, errmsg *e)
                           epoch_text,           "--death-fd", death_text,
                           "--run-block-fd",     block_text,   "--log-level",
                           (char *)levels[log_level_now()], "--log-fd", log_text, NULL};
-    int fds[GGUF_FILES_MAX + 8];
+    int fds[GGUF_FILES_MAX + 10];
     uint32_t n = 0;
     n = add_fd(fds, n, p->death_pipe[0]);
     n = add_fd(fds, n, p->run_block_fd);
@@ -98,8 +106,11 @@ status launch_one(pipeline *p, uint32_t s, errmsg *e)
     n = add_fd(fds, n, boundary_in(p, s));
     n = add_fd(fds, n, boundary_out(p, s));
     n = add_fd(fds, n, p->readback_fd);
+    n = add_fd(fds, n, journal_in(p, s));
+    n = add_fd(fds, n, p->journal_fd[s]);
     for (uint32_t i = 0; i < gguf_n_files(p->file); i++) n = add_fd(fds, n, gguf_fd(p->file, i));
     t->start_ns = now_ns();
+    if (t->epoch == 1) t->first_start_ns = t->start_ns;
     TRY(child_start(&t->process, argv, fds, n, e));
     t->pid = (int)t->process.pid;
     return ST_OK;
@@ -165,6 +176,8 @@ status launch_config(pipeline *p, uint32_t s, errmsg *e)
                      .readback_fd = p->readback_fd,
                      .in_fd = boundary_in(p, s),
                      .out_fd = boundary_out(p, s),
+                     .journal_in_fd = journal_in(p, s),
+                     .journal_out_fd = p->journal_fd[s],
                      .n_model_fds = gguf_n_files(p->file),
                      .transport = p->doors.transport,
                      .signal = p->doors.signal,
@@ -216,6 +229,7 @@ void launch_release(pipeline *p)
         if (p->stage[s].socket != NULL) zmq_close(p->stage[s].socket);
         p->stage[s].socket = NULL;
         close_fd(&p->boundary_fd[s]);
+        close_fd(&p->journal_fd[s]);
     }
     if (p->status_socket != NULL) zmq_close(p->status_socket);
     if (p->zmq != NULL) zmq_ctx_term(p->zmq);

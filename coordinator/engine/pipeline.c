@@ -129,13 +129,14 @@ static pipeline *make_empty(const pipeline_options *o, const volatile int *inter
     if (p->o.start_timeout_ms == 0) p->o.start_timeout_ms = START_TIMEOUT_MS;
     if (p->o.hang_timeout_ms == 0) p->o.hang_timeout_ms = HANG_TIMEOUT_MS;
     if (p->o.restart_window_ms == 0) p->o.restart_window_ms = RESTART_WINDOW_MS;
+    if (p->o.restarts == 0) p->o.plan.journal_bytes = 0; /* nobody would read them */
     if (p->o.restarts > RESTARTS_MAX) p->o.restarts = RESTARTS_MAX;
     p->edge_epoch = 1;
     p->interrupt = interrupt;
     p->dir.lock_fd = p->wake_fd = p->run_block_fd = p->readback_fd = -1;
     p->death_pipe[0] = p->death_pipe[1] = -1;
     for (uint32_t s = 0; s < STAGES_MAX; s++) {
-        p->boundary_fd[s] = -1;
+        p->boundary_fd[s] = p->journal_fd[s] = -1;
         p->stage[s].process.pidfd = -1;
     }
     return p;

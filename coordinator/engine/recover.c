@@ -155,11 +155,12 @@ static void record(pipeline *p, uint32_t s, uint64_t now)
                                                                     .attached_ns = p->attached_ns,
                                                                     .resumed_ns = now,
                                                                     .replayed_rows = p->replay.n_rows,
+                                                                    .through = p->replay.through,
                                                                     .why = t->why};
-    log_warn("%s; pid %d took its place after %.3f s (end %.3f, start %.3f, %llu rows again %.3f)",
+    log_warn("%s; pid %d took its place after %.3f s (end %.3f, start %.3f, %llu rows again%s %.3f)",
              t->why.text, t->pid, seconds(t->lost_ns, now), seconds(t->lost_ns, t->reaped_ns),
              seconds(t->reaped_ns, p->attached_ns), (unsigned long long)p->replay.n_rows,
-             seconds(p->attached_ns, now));
+             p->replay.through ? " through all stages" : "", seconds(p->attached_ns, now));
 }
 
 static status resume(pipeline *p, errmsg *e)
@@ -178,14 +179,16 @@ static status resume(pipeline *p, errmsg *e)
     return schedule_reissue(p, e);
 }
 
-/* From tokens through all stages, unless the first one alone has to know. With window layers also
- * when a survivor is steps ahead: what the steps before those see has been let go of there. */
+/* From tokens through all stages: without journals, unless the first one alone has to know; with
+ * window layers also when a survivor is steps ahead: what the steps before those see has been let go
+ * of there. */
 static bool must_go_through(const pipeline *p)
 {
     bool windows = p->n_pools > KV_CLASS_WINDOW;
-    for (uint32_t s = 1; s < p->n_stages; s++) {
+    for (uint32_t s = 0; s < p->n_stages; s++) {
         const stage_slot *t = &p->stage[s];
-        if (t->empty || (windows && t->applied_seq > p->mirror.seq + 1)) return true;
+        if (t->empty && s > 0 && p->plan.n_journal_blocks == 0) return true;
+        if (!t->empty && windows && t->applied_seq > p->mirror.seq + 1) return true;
     }
     return false;
 }

@@ -6,6 +6,10 @@
  * have been let go of behind the window, so the branch walks through a ring of the ones it still has
  * and of free ones, and ends with every block where it was.
  *
+ * A stage that replays alone reads its input from its journal, where rows are those of the last step
+ * that wrote them; with a step in flight behind that, they need not be those of the mirror any more.
+ * Nothing in flight reads them then (sessions that truncate, fork or end are quiet), but for copies.
+ *
  * A few messages are under way at a time: an answer makes room for the next. */
 #include "coordinator/engine/engine.h"
 
@@ -35,10 +39,23 @@ void replay_release(pipeline *p)
     free(p->replay.users);
 }
 
+/* A step in flight copies a block: what stood there when it was issued, whatever a later step has
+ * written there meanwhile. */
+static bool copies_in_flight(const pipeline *p)
+{
+    for (uint32_t i = 0; i < p->window; i++) {
+        if (p->flights[i].seq == 0) continue;
+        step_view v = wire_step_body_view(p->flights[i].body);
+        for (uint32_t k = 0; k < v.step->n_kv_ops; k++)
+            if (v.kv_ops[k].kind == KV_COPY) return true;
+    }
+    return false;
+}
+
 void replay_begin(pipeline *p, bool through)
 {
     replay *r = &p->replay;
-    *r = (replay){.begun = true, .through = through, .whole = r->whole, .ring = r->ring,
+    *r = (replay){.begun = true, .through = through, .may_be_overwritten = !copies_in_flight(p), .whole = r->whole, .ring = r->ring,
                   .users = r->users};
     memset(r->whole, 0, p->plan.n_blocks[KV_CLASS_GLOBAL] * sizeof *r->whole);
     for (uint32_t s = 0; s < p->n_stages; s++) {
@@ -190,6 +207,7 @@ static uint64_t make_body(pipeline *p)
     *step = (wire_step){.slot = r->n_sent % 2, .rounds = 1, .n_groups = 1};
     if (r->n_sent == 0) step->flags |= STEP_RESET;
     if (r->through) step->flags |= STEP_THROUGH;
+    if (r->may_be_overwritten) step->flags |= STEP_OVERWRITTEN;
     if (next_branch(p)) {
         d.b = &p->mirror.branch[r->branch];
         bool begins = !r->opened;
@@ -226,6 +244,11 @@ static uint32_t least_answered(const pipeline *p)
 status replay_turn(pipeline *p, bool *done, errmsg *e)
 {
     replay *r = &p->replay;
+    if (r->missing) {
+        /* Answers to what is under way first: they are counted from the beginning again. */
+        if (least_answered(p) == r->n_sent) replay_begin(p, true);
+        return ST_OK;
+    }
     while (!r->over && r->n_sent - least_answered(p) < UNDER_WAY) {
         uint64_t bytes = make_body(p);
         r->n_sent++;
@@ -242,5 +265,6 @@ bool replay_answer(pipeline *p, uint32_t s, const wire_replayed *r)
     if (!p->replay.begun || !is_target(p, s) || r->n != t->n_replayed + 1 || r->n > p->replay.n_sent)
         return false;
     t->n_replayed++;
+    if (r->missing != 0) p->replay.missing = true;
     return true;
 }

@@ -88,7 +88,7 @@ static json_t *stage_json(const pipeline *p, uint32_t s)
 {
     stage_snapshot t;
     report_stage(p, s, &t);
-    double since_ns = (double)(now_ns() - p->stage[s].start_ns);
+    double since_ns = (double)(now_ns() - p->stage[s].first_start_ns);
     double busy = since_ns > 0 ? (double)t.busy_ns / since_ns : 0;
     return json_pack("{s:i, s:i, s:s, s:s, s:i, s:[i,i], s:i, s:o, s:I, s:I, s:f, s:f, s:I, s:I, s:I, s:I}",
                      "stage", (int)s, "pid", t.pid, "device", t.device, "state",
@@ -112,6 +112,17 @@ static json_t *boundary_json(const pipeline *p, uint32_t s)
                      (json_int_t)tx.tx_crossings[0], (json_int_t)tx.tx_crossings[1]);
 }
 
+/* What the journals hold; null: none are kept. */
+static json_t *journal_json(const pipeline *p)
+{
+    const kvpool *pool = &p->pool[KV_CLASS_GLOBAL];
+    uint32_t n_used = 0;
+    if (p->plan.n_journal_blocks == 0) return json_null();
+    for (uint32_t i = 0; i < p->plan.n_journal_blocks; i++) n_used += pool->refs[i] > 0;
+    return json_pack("{s:I, s:i, s:i}", "bytes", (json_int_t)p->plan.journal_bytes, "blocks",
+                     (int)p->plan.n_journal_blocks, "blocks_used", (int)n_used);
+}
+
 char *report_json(const pipeline *p)
 {
     json_t *stages = json_array(), *boundaries = json_array();
@@ -120,13 +131,14 @@ char *report_json(const pipeline *p)
         if (p->n_stages > 1) json_array_append_new(boundaries, boundary_json(p, s));
     }
     json_t *root = json_pack(
-        "{s:i, s:s, s:s, s:i, s:o, s:o, s:i, s:i, s:i, s:i, s:i, s:I, s:I}", "pid", (int)getpid(), "model",
-        p->o.model_path, "state", phase_word(p->phase), "n_stages", (int)p->n_stages, "stages", stages,
-        "boundaries", boundaries, "sessions", (int)p->n_sessions, "kv_blocks_used",
-        (int)p->pool[KV_CLASS_GLOBAL].n_used, "kv_blocks",
-        (int)p->pool[KV_CLASS_GLOBAL].n_blocks, "steps_in_flight", (int)p->n_flights,
+        "{s:i, s:s, s:s, s:i, s:i, s:o, s:o, s:i, s:i, s:i, s:i, s:I, s:I, s:o, s:i}", "pid",
+        (int)getpid(), "model", p->o.model_path, "state", phase_word(p->phase), "n_stages",
+        (int)p->n_stages, "boundary_epoch", (int)p->edge_epoch, "stages", stages, "boundaries",
+        boundaries, "sessions", (int)p->n_sessions, "kv_blocks_used",
+        (int)p->pool[KV_CLASS_GLOBAL].n_used, "kv_blocks", (int)p->pool[KV_CLASS_GLOBAL].n_blocks,
         "kv_blocks_cached", (int)p->prefixes.n_entries, "pauses", (json_int_t)p->n_pauses,
-        "shared_rows", (json_int_t)p->n_shared_rows);
+        "shared_rows", (json_int_t)p->n_shared_rows, "journal", journal_json(p), "steps_in_flight",
+        (int)p->n_flights);
     if (root != NULL && p->failure.code != ST_OK)
         json_object_set_new(root, "failure", json_string_nocheck(p->failure.text));
     char *text = root != NULL ? json_dumps(root, JSON_COMPACT) : NULL;
