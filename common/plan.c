@@ -65,7 +65,7 @@ void scratch_layout_make(scratch_layout *out, const model_desc *m, uint32_t rows
     out->table = take(&end, n_kinds * r, u32);
     out->tables = take(&end, n_kinds * r * plan_blocks_per_ctx(n_ctx), u32);
     out->live = take(&end, r, 1);
-    out->finite = take(&end, r, 1);
+    out->finite = take(&end, r + 1, 1);
     out->logits = end;
     if (last_stage) out->logits = take(&end, (uint64_t)PLAN_LOGITS_ROWS * m->n_vocab, f32);
     out->bytes = end;
@@ -81,7 +81,7 @@ void host_layout_make(host_layout *out, const model_desc *m, const stage_limits 
     out->table = take(&end, n_kinds * r, u32);
     out->tables = take(&end, n_kinds * r * per_ctx, u32);
     out->live = take(&end, r, 1);
-    out->finite = take(&end, r, 1);
+    out->finite = take(&end, r + 1, 1);
     take_angles(&end, m, r, out->cos, out->sin);
     out->readback_seen = take(&end, l->n_readback, u32);
     out->branches = take(&end, l->n_branches, PLAN_BRANCH_BYTES);
@@ -214,18 +214,45 @@ static uint64_t slots_bytes(const plan *p, const model_desc *m, uint32_t s)
                   : boundary_bytes(p->rows_max, m->n_embd, m->aux_bytes);
 }
 
-/* stage/edges.c: the rows of a crossing, and the pattern of a probe. */
+/* stage/edges.c: the rows of a crossing, and the pattern of a probe; stage/rounds.c: a step's. */
 static uint64_t edges_bytes(const plan *p, const model_desc *m)
 {
-    if (p->cuts.n_stages == 1) return 0;
-    return p->rows_max * (sizeof(row_header) + (uint64_t)m->n_embd * sizeof(float));
+    uint64_t rows = p->rows_max > p->n_sessions ? p->rows_max : p->n_sessions;
+    uint64_t bytes = rows * (sizeof(wire_row) + sizeof(uint32_t));
+    if (p->cuts.n_stages == 1) return bytes;
+    return bytes + p->rows_max * (sizeof(row_header) + (uint64_t)m->n_embd * sizeof(float));
+}
+
+static bool has_blocks(const tensor_ref *t)
+{
+    return t->t != NULL && dtype_get(t->t->type)->block_values > 1;
+}
+
+/* kernels/cpu/fixed.h: a chunk's rows for the widest product with quantised weights, 9/4 bytes a
+ * value, in huge pages. */
+static uint64_t fixed_bytes(const plan *p, const model_desc *m, const stage_plan *s)
+{
+    if (s->device.kind != DEVICE_CPU) return 0;
+    bool any = s->layer_end == m->n_layers && has_blocks(&m->output);
+    for (uint32_t il = s->layer_begin; il < s->layer_end && !any; il++) {
+        const layer_desc *l = &m->layer[il];
+        any = has_blocks(&l->attn_q) || has_blocks(&l->attn_v) || has_blocks(&l->attn_output) ||
+              has_blocks(&l->ffn_gate) || has_blocks(&l->ffn_down);
+    }
+    if (!any) return 0;
+    uint64_t width = (uint64_t)m->n_heads * m->n_head;
+    if (width < m->n_embd) width = m->n_embd;
+    if (width < m->n_ff) width = m->n_ff;
+    uint64_t bytes = p->rows_max * width * 9 / 4, page = 2u << 20;
+    bytes = (bytes + page - 1) / page * page;
+    return bytes < PLAN_FIXED_BYTES ? bytes : PLAN_FIXED_BYTES;
 }
 
 /* All sizes, from the settled numbers and the cuts. */
 static void fill_bytes(plan *p, const model_desc *m)
 {
     uint32_t n = p->cuts.n_stages;
-    p->readback_bytes = readback_bytes(p->n_readback, m->n_vocab);
+    p->readback_bytes = readback_bytes(p->n_readback, m->n_vocab, p->n_sessions);
     p->run_block_bytes = sizeof(run_block);
     p->slots_total_bytes = p->journal_bytes = p->weights_total_bytes = 0;
     p->coordinator_bytes = PLAN_PROCESS_BYTES + m->n_vocab * PLAN_PIECE_BYTES;
@@ -250,7 +277,7 @@ static void fill_bytes(plan *p, const model_desc *m)
             sp->kv_bytes += class_bytes(p, m, k, sp->layer_begin, sp->layer_end, p->n_blocks[k]);
         sp->scratch_bytes = scratch.bytes;
         sp->host_bytes = host.bytes;
-        sp->process_bytes = PLAN_PROCESS_BYTES + edges_bytes(p, m);
+        sp->process_bytes = PLAN_PROCESS_BYTES + edges_bytes(p, m) + fixed_bytes(p, m, sp);
         sp->slots_bytes = slots_bytes(p, m, s);
         p->slots_total_bytes += sp->slots_bytes;
         p->weights_total_bytes += sp->weights_bytes;

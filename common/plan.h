@@ -22,6 +22,9 @@
 #define PLAN_PROCESS_BYTES (5ull << 19)
 #define PLAN_PIECE_BYTES   96ull
 
+/* What a cpu device holds of activations in fixed point (kernels/cpu/fixed.h), at most. */
+#define PLAN_FIXED_BYTES (4ull << 20)
+
 /* Limits; beyond them a request is refused. */
 #define PLAN_CTX_MAX      (1u << 24)
 #define PLAN_SESSIONS_MAX 1024u
@@ -46,7 +49,8 @@ typedef struct {
     device_door device; /* as the door says; unset and auto are cpu. Not checked to exist */
     uint64_t weights_bytes, kv_bytes, scratch_bytes, slots_bytes;
     uint64_t host_bytes; /* the stage's own host memory: host_layout */
-    uint64_t process_bytes; /* PLAN_PROCESS_BYTES, and the rows that a boundary's end keeps */
+    uint64_t process_bytes; /* PLAN_PROCESS_BYTES, the rows that a boundary's end keeps, and
+                               a cpu device's rows in fixed point */
 } stage_plan;
 
 typedef struct {
@@ -86,7 +90,7 @@ typedef struct {
     uint64_t tokens, position;           /* u32 [R] x 2 */
     uint64_t table;        /* u32 [kinds, R] */
     uint64_t tables;       /* u32 [kinds * R * blocks_per_ctx]: tables of the step's branches */
-    uint64_t live, finite; /* u8 [R] x 2 */
+    uint64_t live, finite; /* u8 [R], [R + 1] */
     uint64_t logits;       /* [PLAN_LOGITS_ROWS, n_vocab]; last stage only */
     uint64_t bytes;
 } scratch_layout;
@@ -108,7 +112,7 @@ typedef struct {
     uint64_t tokens, position;        /* u32 [R] x 2 */
     uint64_t table;                   /* u32 [kinds, R] */
     uint64_t tables;                  /* u32 [kinds * R * blocks_per_ctx] */
-    uint64_t live, finite;            /* u8 [R] x 2 */
+    uint64_t live, finite;            /* u8 [R], [R + 1] */
     uint64_t cos[LAYER_KINDS], sin[LAYER_KINDS]; /* f32 [R, n_rot / 2] x 2 */
     uint64_t readback_seen;           /* u32 [n_readback] */
     uint64_t branches;                /* PLAN_BRANCH_BYTES [n_branches] */

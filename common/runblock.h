@@ -14,7 +14,7 @@
 
 #define CACHE_LINE 64
 #define RUN_BLOCK_MAGIC 0x4b4c4252u /* "RBLK" */
-#define RUN_BLOCK_VERSION 1u
+#define RUN_BLOCK_VERSION 2u
 
 #define STAGE_STATE_LIST(X)                                                                        \
     X(STAGE_STARTING, "starting")                                                                  \
@@ -57,6 +57,13 @@ typedef struct {
     _Atomic uint64_t tx_crossings[2];                /* by slot */
     _Atomic uint64_t rx_rows, rx_bytes;
     _Atomic uint64_t rx_crossings[2];
+    /* line 4, worker: steps that carried rows of several sessions, and those of them that walked a
+     * model cut into stages */
+    _Alignas(CACHE_LINE) _Atomic uint64_t n_batches; /* decode */
+    _Atomic uint64_t n_batches_split;
+    _Atomic uint64_t n_prime_batches;                /* prompt chunks */
+    _Atomic uint64_t n_prime_batches_split;
+    _Atomic uint64_t n_free_rounds; /* groups walked in rounds after a step's first one */
 } stage_words;
 
 typedef struct {
@@ -64,7 +71,7 @@ typedef struct {
     stage_words stage[STAGES_MAX];
 } run_block;
 
-_Static_assert(sizeof(stage_words) == 4 * CACHE_LINE, "a stage has four lines");
+_Static_assert(sizeof(stage_words) == 5 * CACHE_LINE, "a stage has five lines");
 _Static_assert(_Alignof(run_block) == CACHE_LINE, "lines start on lines");
 
 const char *stage_state_word(uint32_t state); /* "unknown" when out of range */

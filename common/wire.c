@@ -48,13 +48,38 @@ static bool probed_valid(const wire_probed *p)
     return terminated(p->transport, sizeof p->transport) && terminated(p->signal, sizeof p->signal);
 }
 
-static bool step_valid(const wire_step *s, uint64_t body_bytes)
+static bool counts_valid(const wire_step *s)
 {
     const uint32_t flags = STEP_PRIME | STEP_OVERLAP | STEP_PRIME_PIPE;
     return (s->flags & ~flags) == 0 && s->slot < 2 && s->n_kv_ops <= WIRE_KV_OPS_MAX &&
-           s->n_rows <= WIRE_ROWS_MAX && s->n_samplers <= WIRE_SAMPLERS_MAX && s->rounds == 1 &&
-           wire_step_bytes(s->n_kv_ops, s->n_rows, s->n_samplers) ==
-               sizeof(wire_header) + body_bytes;
+           s->n_rows <= WIRE_ROWS_MAX && s->n_samplers <= WIRE_SAMPLERS_MAX &&
+           s->n_stops <= WIRE_SAMPLERS_MAX && s->rounds >= 1 && s->rounds <= WIRE_ROUNDS_MAX &&
+           s->n_groups >= 1 && s->n_groups <= WIRE_GROUPS_MAX;
+}
+
+static bool row_valid(const wire_row *r, const wire_step *s)
+{
+    if (r->stop_i != WIRE_NONE && r->stop_i >= s->n_stops) return false;
+    if (s->rounds == 1) return true;
+    return r->rounds >= 1 && r->rounds <= s->rounds && (r->flags & ROW_SAMPLE) != 0 &&
+           (r->flags & ROW_LOGITS) == 0 && r->readback == WIRE_NONE;
+}
+
+/* frame: a whole one, as its header says. */
+static bool step_valid(const void *frame, uint64_t bytes)
+{
+    const wire_step *s = wire_body(frame);
+    if (!counts_valid(s) || wire_step_bytes(s) != bytes) return false;
+    step_view v = wire_step_view(frame);
+    uint32_t end = 0;
+    for (uint32_t g = 0; g < s->n_groups; g++) {
+        if (v.group_end[g] < end || v.group_end[g] > s->n_rows) return false;
+        end = v.group_end[g];
+    }
+    bool fine = end == s->n_rows;
+    for (uint32_t i = 0; i < s->n_stops; i++) fine = fine && v.stops[i].n <= WIRE_STOP_IDS;
+    for (uint32_t i = 0; fine && i < s->n_rows; i++) fine = row_valid(&v.rows[i], s);
+    return fine;
 }
 
 bool wire_valid(const void *data, uint64_t bytes)
@@ -79,7 +104,7 @@ bool wire_valid(const void *data, uint64_t bytes)
     case WIRE_PROBED:
         return h->body_bytes == sizeof(wire_probed) && probed_valid(body);
     case WIRE_STEP:
-        return h->body_bytes >= sizeof(wire_step) && step_valid(body, h->body_bytes);
+        return h->body_bytes >= sizeof(wire_step) && step_valid(data, bytes);
     case WIRE_RESULT:
         return h->body_bytes == sizeof(wire_result);
     case WIRE_FAULT:
@@ -111,16 +136,25 @@ step_view wire_step_view(const void *data)
     v.rows = (const wire_row *)(v.step + 1); /* rows and samplers hold 64-bit fields: they come */
     v.samplers = (const sampler_params *)(v.rows + v.step->n_rows); /* first, on their alignment */
     v.kv_ops = (const wire_kv_op *)(v.samplers + v.step->n_samplers);
+    v.stops = (const wire_stops *)(v.kv_ops + v.step->n_kv_ops);
+    v.group_end = (const uint32_t *)(v.stops + v.step->n_stops);
     return v;
 }
 
 uint64_t wire_frame_bytes_max(void)
 {
-    return (wire_step_bytes(WIRE_KV_OPS_MAX, WIRE_ROWS_MAX, WIRE_SAMPLERS_MAX) + 15) / 16 * 16;
+    const wire_step most = {.n_kv_ops = WIRE_KV_OPS_MAX,
+                            .n_rows = WIRE_ROWS_MAX,
+                            .n_samplers = WIRE_SAMPLERS_MAX,
+                            .n_stops = WIRE_SAMPLERS_MAX,
+                            .n_groups = WIRE_GROUPS_MAX};
+    return (wire_step_bytes(&most) + 15) / 16 * 16;
 }
 
-uint64_t wire_step_bytes(uint32_t n_kv_ops, uint32_t n_rows, uint32_t n_samplers)
+uint64_t wire_step_bytes(const wire_step *s)
 {
-    return sizeof(wire_header) + sizeof(wire_step) + (uint64_t)n_kv_ops * sizeof(wire_kv_op) +
-           (uint64_t)n_rows * sizeof(wire_row) + (uint64_t)n_samplers * sizeof(sampler_params);
+    return sizeof(wire_header) + sizeof(wire_step) + (uint64_t)s->n_kv_ops * sizeof(wire_kv_op) +
+           (uint64_t)s->n_rows * sizeof(wire_row) +
+           (uint64_t)s->n_samplers * sizeof(sampler_params) +
+           (uint64_t)s->n_stops * sizeof(wire_stops) + (uint64_t)s->n_groups * sizeof(uint32_t);
 }

@@ -19,6 +19,9 @@
 #define WIRE_ROWS_MAX 4096u
 #define WIRE_KV_OPS_MAX 16384u
 #define WIRE_SAMPLERS_MAX 1024u
+#define WIRE_ROUNDS_MAX 64u
+#define WIRE_GROUPS_MAX 128u
+#define WIRE_STOP_IDS 15u
 #define WIRE_TEXT_BYTES 512u
 #define WIRE_NONE UINT32_MAX
 
@@ -112,31 +115,46 @@ typedef struct {
 
 #define ROW_LIVE 1u
 #define ROW_LOGITS 2u    /* write the logits to readback row `readback` */
-#define ROW_SAMPLE 4u    /* draw the next token with sampler `sampler_i` into readback row `readback` */
+#define ROW_SAMPLE 4u    /* draw the next token with sampler `sampler_i`, into readback row `readback`
+                            or, where that is WIRE_NONE, into the branch's ring of tokens */
+/* Of a step of several rounds, what the row is in the first one: in each later one it has the token
+ * that it drew, at the next position. It is live in its first `rounds` rounds, unless it draws an id
+ * of its stop set before: the live bit is then cleared and travels with the row. */
 typedef struct {
     uint64_t session_step;
     uint32_t session, generation, branch, position, token, flags;
-    uint32_t readback, sampler_i;    /* WIRE_NONE: not used */
+    uint32_t readback, sampler_i, stop_i; /* WIRE_NONE: not used */
+    uint32_t rounds;                      /* not read in steps of one round */
 } wire_row;
+
+typedef struct {
+    uint32_t n, id[WIRE_STOP_IDS];
+} wire_stops;
 
 #define STEP_PRIME 1u        /* rows of a prompt; otherwise decode */
 #define STEP_OVERLAP 2u      /* doors of the step, for the record and for gates */
 #define STEP_PRIME_PIPE 4u
+/* Every stage runs, for each round, its groups one after the other; a group is a crossing of its own
+ * on every boundary, which takes the slots in turn, beginning with `slot` (without STEP_OVERLAP: slot
+ * 0). With several rounds every row samples, none asks for logits, and the tokens of all rounds but
+ * the last go from the last stage back to the first. */
 typedef struct {
-    uint32_t flags, slot;            /* slot: 0 or 1, on every boundary */
-    uint32_t n_kv_ops, n_rows, n_samplers;
-    uint32_t rounds;                 /* free-running decode; 1 now */
-    /* then wire_row [n_rows], sampler_params [n_samplers], wire_kv_op [n_kv_ops] */
+    uint32_t flags, slot;
+    uint32_t n_kv_ops, n_rows, n_samplers, n_stops;
+    uint32_t rounds, n_groups;
+    /* then wire_row [n_rows], sampler_params [n_samplers], wire_kv_op [n_kv_ops], wire_stops
+     * [n_stops], uint32_t [n_groups]: where each group's rows end */
 } wire_step;
 
+/* One for each round and group, in that order. */
 typedef struct {
-    uint32_t n_rows, reserved;       /* rows whose readback was committed */
+    uint32_t n_rows, round, group, reserved; /* rows whose result was committed */
 } wire_result;
 
 _Static_assert(sizeof(wire_header) == 32, "layout");
 _Static_assert(sizeof(wire_kv_op) == 32, "layout");
-_Static_assert(sizeof(wire_row) == 40, "layout");
-_Static_assert(sizeof(wire_step) == 24, "layout");
+_Static_assert(sizeof(wire_row) == 48, "layout");
+_Static_assert(sizeof(wire_step) == 32, "layout");
 _Static_assert(sizeof(sampler_params) == 40, "layout");
 
 /* The frame [data, bytes) is a whole, well-formed message. */
@@ -152,9 +170,11 @@ typedef struct {
     const wire_kv_op *kv_ops;
     const wire_row *rows;
     const sampler_params *samplers;
+    const wire_stops *stops;
+    const uint32_t *group_end;
 } step_view;
 step_view wire_step_view(const void *data);
-uint64_t wire_step_bytes(uint32_t n_kv_ops, uint32_t n_rows, uint32_t n_samplers); /* whole frame */
+uint64_t wire_step_bytes(const wire_step *counts); /* of the whole frame */
 uint64_t wire_frame_bytes_max(void); /* of any frame; a multiple of 16 */
 
 const char *wire_kind_word(uint32_t kind);

@@ -15,6 +15,7 @@
 typedef struct pipeline pipeline;
 typedef struct session session;
 typedef struct pending pending;
+typedef struct generation generation;
 
 /* Told while opening, from the engine thread: bytes loaded per stage. */
 typedef void (*pipeline_progress)(void *ctx, uint32_t stage, uint64_t done_bytes,
@@ -67,6 +68,9 @@ typedef struct {
     uint64_t busy_ns, wait_in_ns, wait_out_ns;
     uint64_t tx_rows, tx_bytes, rx_rows, rx_bytes;
     uint64_t tx_crossings[2], rx_crossings[2];
+    uint64_t n_batches, n_batches_split; /* decode steps with rows of several sessions; cut */
+    uint64_t n_prime_batches, n_prime_batches_split; /* the same of prompt chunks */
+    uint64_t n_free_rounds;      /* groups walked in rounds after a step's first one */
     uint64_t load_ns;            /* from start to loaded */
 } stage_snapshot;
 void pipeline_stage(const pipeline *p, uint32_t stage_i, stage_snapshot *out);
@@ -97,6 +101,51 @@ MUST_USE status session_step_deferred(session *s, uint32_t token, pending **out,
 MUST_USE status pending_logits_wait(pending *w, float *logits, uint32_t *next, errmsg *e);
 /* Drop it unwaited. */
 void pending_drop(pending *w);
+
+/* --- a session that goes on by itself -----------------------------------------------------------
+ *
+ * Each token that is drawn is applied by the pipeline itself, without a call in between: steps run
+ * several rounds, and tokens are here as soon as they are committed. */
+
+#define GENERATE_STOPS_MAX 15u
+
+typedef struct {
+    uint64_t n_max;              /* draw at most so many tokens, >= 1 */
+    const uint32_t *stop;        /* drawing one of these ends it; [n_stop], copied */
+    uint32_t n_stop;             /* <= GENERATE_STOPS_MAX */
+    void (*on_more)(void *ctx);  /* NULL, or told from the engine thread that tokens came or that it
+                                  * ended: it may only signal, and call nothing of this library */
+    void *ctx;
+} generate_limits;
+
+typedef enum {
+    GENERATE_RUNS,
+    GENERATE_LIMIT,              /* n_max tokens were drawn */
+    GENERATE_STOPPED,            /* the last token drawn is one of stop */
+    GENERATE_CONTEXT,            /* the context is full */
+    GENERATE_CANCELLED           /* generation_close came first */
+} generate_end;
+
+/* Apply `token`, draw the next, apply that, and so on. Until generation_close the session takes no
+ * other call. ST_USAGE: a token >= n_vocab, n_max 0, too many stop ids, or it generates already. */
+MUST_USE status session_generate(session *s, uint32_t token, const generate_limits *l,
+                                 generation **out, errmsg *e);
+
+/* The next token that was drawn, the one that ended it included; waits for it. TOKEN_NONE: it has
+ * ended and all were handed out. Errors of a step: the pipeline's. */
+MUST_USE status generation_next(generation *g, uint32_t *token, errmsg *e);
+
+/* The same without waiting: up to `room` tokens; *n 0 and *end GENERATE_RUNS: none yet. */
+MUST_USE status generation_take(generation *g, uint32_t *tokens, uint32_t room, uint32_t *n,
+                                generate_end *end, errmsg *e);
+
+/* How it ended, or GENERATE_RUNS. */
+generate_end generation_ended(const generation *g);
+
+/* End it, wherever it is, and free it. The session is then as if the tokens had been handed to
+ * session_step one by one, so far as they were taken: it holds all of them but the last. What ran
+ * over is forgotten. Errors as session_truncate; it is freed then too. */
+MUST_USE status generation_close(generation *g, errmsg *e);
 
 /* A new session with the same tokens, sharing whole KV blocks; the last, partly filled one is
  * copied. s must have no deferred step in flight. */

@@ -161,29 +161,42 @@ bool row_header_equal(const row_header *a, const row_header *b)
            a->token == b->token && a->live == b->live;
 }
 
-status edges_receive(edges *x, uint32_t slot, uint64_t seq, const wire_row *expected,
-                     uint32_t n_rows, dev_ptr hidden, errmsg *e)
+/* The row that a header must be; what was drawn on the way is the header's own. */
+static bool take_header(const incoming *in, wire_row *r, const row_header *h)
 {
-    crossing c = {.slot = slot, .kind = SLOT_STEP, .seq = seq, .hidden = hidden};
+    row_header want = header_of(r);
+    if (!in->drawn) return row_header_equal(&want, h);
+    bool fine = h->token < in->n_vocab && h->live <= want.live;
+    want.token = h->token;
+    want.live = h->live;
+    if (!fine || !row_header_equal(&want, h)) return false;
+    r->token = h->token;
+    if (h->live == 0) r->flags &= ~ROW_LIVE;
+    return true;
+}
+
+status edges_receive(edges *x, const incoming *in, errmsg *e)
+{
+    crossing c = {.slot = in->slot, .kind = SLOT_STEP, .seq = in->seq, .hidden = in->hidden};
     TRY(edges_cross(x, &c, e));
-    if (c.n_rows != n_rows) {
+    if (c.n_rows != in->n_rows) {
         return errmsg_set(e, ST_PROTOCOL, "stage %u: step %llu brought %u rows, expected %u",
-                          x->stage_i, (unsigned long long)seq, c.n_rows, n_rows);
+                          x->stage_i, (unsigned long long)in->seq, c.n_rows, in->n_rows);
     }
-    for (uint32_t r = 0; r < n_rows; r++) {
-        row_header want = header_of(&expected[r]);
-        if (!row_header_equal(&want, &x->rows[r])) {
+    for (uint32_t r = 0; r < in->n_rows; r++) {
+        const wire_row *want = &in->rows[r];
+        if (!take_header(in, &in->rows[r], &x->rows[r])) {
             return errmsg_set(e, ST_PROTOCOL,
                               "stage %u: step %llu row %u is session %u position %u token %u, "
-                              "expected session %u position %u token %u",
-                              x->stage_i, (unsigned long long)seq, r, x->rows[r].session,
-                              x->rows[r].position, x->rows[r].token, want.session, want.position,
-                              want.token);
+                              "expected session %u position %u token %u%s",
+                              x->stage_i, (unsigned long long)in->seq, r, x->rows[r].session,
+                              x->rows[r].position, x->rows[r].token, want->session, want->position,
+                              want->token, in->drawn ? " or one drawn since" : "");
         }
     }
-    add(&x->words->rx_rows, n_rows);
-    add(&x->words->rx_bytes, n_rows * boundary_row_bytes(x->in.end.n_embd, 0));
-    add(&x->words->rx_crossings[slot], 1);
+    add(&x->words->rx_rows, in->n_rows);
+    add(&x->words->rx_bytes, in->n_rows * boundary_row_bytes(x->in.end.n_embd, 0));
+    add(&x->words->rx_crossings[in->slot], 1);
     return ST_OK;
 }
 

@@ -51,9 +51,19 @@ void edge_set(edges *x, edge *g, const transport *kind, transport_end *way);
 void edge_renew(edges *x, edge *g, uint32_t epoch);
 
 /* Rows of step `seq` from the stage before into hidden (device f32); every header is compared with
- * the step's row: ST_PROTOCOL names the first that differs. */
-MUST_USE status edges_receive(edges *x, uint32_t slot, uint64_t seq, const wire_row *expected,
-                              uint32_t n_rows, dev_ptr hidden, errmsg *e);
+ * the step's row: ST_PROTOCOL names the first that differs. drawn: the tokens were drawn after the
+ * step was made: each row takes its token, which is below n_vocab, and its live bit, which can only
+ * have been cleared, from the header. */
+typedef struct {
+    uint32_t slot;
+    uint64_t seq;
+    wire_row *rows;                 /* [n_rows] */
+    uint32_t n_rows;
+    bool drawn;
+    uint32_t n_vocab;
+    dev_ptr hidden;
+} incoming;
+MUST_USE status edges_receive(edges *x, const incoming *in, errmsg *e);
 MUST_USE status edges_send(edges *x, uint32_t slot, uint64_t seq, const wire_row *rows,
                            uint32_t n_rows, dev_ptr hidden, errmsg *e);
 

@@ -21,7 +21,8 @@ static status check_row(stage *s, const wire_row *r, uint32_t row_i, uint32_t n_
     if ((r->flags & ROW_SAMPLE) != 0 && r->sampler_i >= n_samplers) {
         return refuse("sampler", r->sampler_i, n_samplers, row_i, e);
     }
-    if ((r->flags & (ROW_LOGITS | ROW_SAMPLE)) != 0) {
+    bool in_ring = r->readback == WIRE_NONE && (r->flags & ROW_LOGITS) == 0;
+    if ((r->flags & (ROW_LOGITS | ROW_SAMPLE)) != 0 && !in_ring) {
         uint32_t *seen = HOST(s, uint32_t, readback_seen);
         if (r->readback >= c->n_readback) {
             return refuse("readback row", r->readback, c->n_readback, row_i, e);

@@ -53,7 +53,8 @@ MUST_USE status stage_kv_ops(stage *s, const wire_kv_op *ops, uint32_t n_ops, er
 
 /* Check the step's rows, put positions, tables and rotations on the device, remember the tokens by
  * KV block (the sampler's history). Every row: known flags, branch < n_branches, position < n_ctx,
- * token < n_vocab, readback (once in a step) and sampler in range. A live row also: branch open and
+ * token < n_vocab, readback (once in a step; none for a row that only samples: the branch's ring) and
+ * sampler in range. A live row also: branch open and
  * of that generation, position covered by its table, in a block that no other table has, and above
  * the positions of the branch's rows before it. A dead row writes nothing. rows may go after the
  * call. */
@@ -68,15 +69,17 @@ MUST_USE status stage_embed(stage *s, errmsg *e);
 dev_ptr stage_hidden(const stage *s);
 
 /* Walk the stage's layers over the rows given to stage_rows. ST_NAN: NaN or infinity in the result
- * of a live row; *e names the stage, its layers, session and position. */
-MUST_USE status stage_walk(stage *s, errmsg *e);
+ * of a live row; *e names the stage, its layers, session and position. head_follows: stage_head is
+ * the next call, so that a last stage may begin it here; the wait and ST_NAN are stage_head's then. */
+MUST_USE status stage_walk(stage *s, bool head_follows, errmsg *e);
 
 /* Last stage: output norm and head for the live rows that ask for logits or a token, in row order;
- * draws tokens (sampler.h, history by KV block), commits each readback row with seq. samplers: as
- * many as stage_rows was told; out: n_vocab of the model, at least n_readback rows. A row of NaN
- * logits is committed with status ST_NAN and no token. ST_PROTOCOL: a sampler that a row names is
- * out of range. *n_committed: rows written. */
+ * draws tokens (sampler.h, history by KV block), commits each result with seq. samplers: as many as
+ * stage_rows was told; out: n_vocab of the model, at least n_readback rows and n_branches rings. A
+ * row of NaN logits is committed with status ST_NAN and no token. ST_PROTOCOL: a sampler that a row
+ * names is out of range. *n_committed: results written. drawn: NULL, or [n_rows], the token of each
+ * row, TOKEN_NONE where none was drawn. */
 MUST_USE status stage_head(stage *s, const sampler_params *samplers, readback *out, uint64_t seq,
-                           uint32_t *n_committed, errmsg *e);
+                           uint32_t *n_committed, uint32_t *drawn, errmsg *e);
 
 #endif

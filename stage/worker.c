@@ -7,6 +7,7 @@
 #include "common/wire.h"
 #include "stage/connect.h"
 #include "stage/inject.h"
+#include "stage/rounds.h"
 #include "stage/stage.h"
 
 #include <stdio.h>
@@ -34,6 +35,7 @@ struct worker {
     stage *body;
     edges edges;
     readback results;
+    rounds rounds;
     injector injector;
     bool corrupt_probe;              /* kind=corrupt,at=load */
     bool faulted;
@@ -113,9 +115,11 @@ static status load(worker *w, const wire_config *c, errmsg *e)
     TRY(stage_open(&w->body, &o, e));
     if (is_last(w)) {
         TRY(readback_map(&w->results, c->readback_fd, e));
-        if (w->results.n_rows != c->n_readback || w->results.n_vocab != w->model->n_vocab)
+        if (w->results.n_rows != c->n_readback || w->results.n_vocab != w->model->n_vocab ||
+            w->results.n_branches != c->n_branches)
             return errmsg_set(e, ST_PROTOCOL, "the readback rows are not this model's");
     }
+    TRY(rounds_open(&w->rounds, c, e));
     pthread_mutex_lock(&w->edges_lock);
     status s = edges_open(&w->edges, &w->config, o.backend, stage_queue(w->body), w->words, &w->stop, e);
     w->edges_open = s == ST_OK;
@@ -186,50 +190,123 @@ static void add(_Atomic uint64_t *word, uint64_t n)
     atomic_fetch_add_explicit(word, n, memory_order_relaxed);
 }
 
-static status walk(worker *w, const step_view *v, bool corrupt, errmsg *e)
+/* One group in one round. */
+typedef struct {
+    uint64_t seq;
+    uint32_t round, g, n_rows, n_live;
+    wire_row *rows;
+    bool prime;
+} piece;
+
+/* The layers, over rows of which one lives at least. */
+static status walk(worker *w, const piece *x, errmsg *e)
 {
+    bool corrupt = inject_at(&w->injector, x->prime ? FAULT_AT_PRIME : FAULT_AT_DECODE, x->seq);
+    if (x->n_rows > 0 && x->n_live == 0) return ST_OK;
     enter_layers(w);
     status s = ST_OK;
     if (is_first(w)) s = stage_embed(w->body, e);
-    if (s == ST_OK) s = stage_walk(w->body, e);
-    if (s == ST_OK && corrupt && v->step->n_rows > 0) s = flip_bit(w);
+    if (s == ST_OK) s = stage_walk(w->body, !corrupt, e);
+    if (s == ST_OK && corrupt && x->n_rows > 0) s = flip_bit(w);
     leave_layers(w);
     return s;
+}
+
+static bool of_several(const step_view *v)
+{
+    for (uint32_t i = 1; i < v->step->n_rows; i++)
+        if (v->rows[i].branch != v->rows[0].branch) return true;
+    return false;
+}
+
+/* Counted before it is handed on: who sees a result sees it counted, by every stage. */
+static void count_step(worker *w, const step_view *v)
+{
+    bool prime = (v->step->flags & STEP_PRIME) != 0;
+    stage_words *n = w->words;
+    add(&n->n_steps, 1);
+    if (prime) add(&n->n_chunks, 1);
+    if (!of_several(v)) return;
+    add(prime ? &n->n_prime_batches : &n->n_batches, 1);
+    if (w->config.n_stages > 1) add(prime ? &n->n_prime_batches_split : &n->n_batches_split, 1);
+}
+
+static void count_piece(worker *w, const piece *x, uint64_t busy_ns)
+{
+    if (x->round == 0 && x->g == 0) count_step(w, &w->rounds.v);
+    add(&w->words->busy_ns, busy_ns);
+    add(&w->words->n_rows, x->n_live);
+    if (x->round > 0) add(&w->words->n_free_rounds, 1);
+}
+
+/* What the rows are and hold, from the stage before: the last one, where they are fed to the first. */
+static status receive(worker *w, const piece *x, errmsg *e)
+{
+    bool fed = is_first(w);
+    incoming in = {.slot = rounds_slot(&w->rounds, fed ? x->round - 1 : x->round, x->g),
+                   .seq = x->seq,
+                   .rows = x->rows,
+                   .n_rows = x->n_rows,
+                   .drawn = x->round > 0,
+                   .n_vocab = w->model->n_vocab};
+    if (!fed) in.hidden = stage_hidden(w->body);
+    return edges_receive(&w->edges, &in, e);
+}
+
+static status send_on(worker *w, const piece *x, errmsg *e)
+{
+    dev_ptr hidden = {0};
+    if (!is_last(w)) hidden = stage_hidden(w->body);
+    return edges_send(&w->edges, rounds_slot(&w->rounds, x->round, x->g), x->seq, x->rows, x->n_rows,
+                      hidden, e);
+}
+
+/* The last stage's end of a piece: the coordinator has the tokens first, then the first stage. */
+static status end_piece(worker *w, const piece *x, const wire_result *r, errmsg *e)
+{
+    rounds_settle(&w->rounds, x->round, x->g);
+    TRY(say(w, WIRE_RESULT, x->seq, r, sizeof *r, e));
+    rounds_advance(&w->rounds, x->g);
+    if (x->round + 1 == w->rounds.v.step->rounds || w->config.n_stages == 1) return ST_OK;
+    return send_on(w, x, e);
+}
+
+static status run_piece(worker *w, piece *x, errmsg *e)
+{
+    const step_view *v = &w->rounds.v;
+    bool linked = w->config.n_stages > 1, fed = x->round > 0;
+    uint64_t busy = 0, begin = now_ns();
+    x->rows = rounds_group(&w->rounds, x->g, &x->n_rows);
+    /* What the message says is put on the device while the rows are on their way. */
+    if (!fed) TRY(stage_rows(w->body, x->rows, x->n_rows, v->step->n_samplers, e));
+    busy = now_ns() - begin;
+    if (linked && (fed || !is_first(w))) TRY(receive(w, x, e));
+    begin = now_ns();
+    if (fed) TRY(stage_rows(w->body, x->rows, x->n_rows, v->step->n_samplers, e));
+    x->n_live = rounds_live(&w->rounds, x->g);
+    TRY(walk(w, x, e));
+    wire_result r = {.round = x->round, .group = x->g};
+    if (is_last(w)) {
+        TRY(stage_head(w->body, v->samplers, &w->results, x->seq, &r.n_rows,
+                       rounds_drawn(&w->rounds, x->g), e));
+    }
+    count_piece(w, x, busy + now_ns() - begin);
+    if (is_last(w)) return end_piece(w, x, &r, e);
+    TRY(send_on(w, x, e));
+    rounds_advance(&w->rounds, x->g);
+    return ST_OK;
 }
 
 static status step(worker *w, const void *frame, errmsg *e)
 {
     step_view v = wire_step_view(frame);
-    uint64_t seq = wire_head(frame)->seq;
-    bool prime = (v.step->flags & STEP_PRIME) != 0;
-    if (v.step->n_rows > w->config.rows_max)
-        return errmsg_set(e, ST_PROTOCOL, "step %llu has %u rows, at most %u", (unsigned long long)seq,
-                          v.step->n_rows, w->config.rows_max);
-    atomic_store_explicit(&w->words->step_entered, seq, memory_order_release);
-    bool corrupt = inject_at(&w->injector, prime ? FAULT_AT_PRIME : FAULT_AT_DECODE, seq);
-    uint64_t begin = now_ns();
+    piece x = {.seq = wire_head(frame)->seq, .prime = (v.step->flags & STEP_PRIME) != 0};
+    atomic_store_explicit(&w->words->step_entered, x.seq, memory_order_release);
     TRY(stage_kv_ops(w->body, v.kv_ops, v.step->n_kv_ops, e));
-    TRY(stage_rows(w->body, v.rows, v.step->n_rows, v.step->n_samplers, e));
-    uint64_t busy = now_ns() - begin;
-    if (!is_first(w)) {
-        TRY(edges_receive(&w->edges, v.step->slot, seq, v.rows, v.step->n_rows,
-                          stage_hidden(w->body), e));
-    }
-    begin = now_ns();
-    TRY(walk(w, &v, corrupt, e));
-    wire_result r = {0};
-    if (is_last(w)) TRY(stage_head(w->body, v.samplers, &w->results, seq, &r.n_rows, e));
-    busy += now_ns() - begin;
-    /* Counted before it is handed on: who sees the step's result sees it counted, by every stage. */
-    add(&w->words->busy_ns, busy);
-    add(&w->words->n_steps, 1);
-    add(&w->words->n_rows, v.step->n_rows);
-    if (prime) add(&w->words->n_chunks, 1);
-    if (is_last(w))
-        TRY(say(w, WIRE_RESULT, seq, &r, sizeof r, e));
-    else
-        TRY(edges_send(&w->edges, v.step->slot, seq, v.rows, v.step->n_rows, stage_hidden(w->body), e));
-    atomic_store_explicit(&w->words->step_done, seq, memory_order_release);
+    TRY(rounds_begin(&w->rounds, &v, e));
+    for (x.round = 0; x.round < v.step->rounds; x.round++)
+        for (x.g = 0; x.g < v.step->n_groups; x.g++) TRY(run_piece(w, &x, e));
+    atomic_store_explicit(&w->words->step_done, x.seq, memory_order_release);
     atomic_fetch_add_explicit(&w->words->progress, 1, memory_order_release);
     return ST_OK;
 }
@@ -272,6 +349,7 @@ static void release(worker *w)
     edges_close(&w->edges);
     pthread_mutex_unlock(&w->edges_lock);
     if (w->results.map != NULL) readback_unmap(&w->results);
+    rounds_close(&w->rounds);
     if (w->body != NULL) stage_close(w->body);
     free(w->model);
     if (w->file != NULL) gguf_close(w->file);

@@ -2,8 +2,8 @@
  * answer) and which goes in front of what comes next: a token is applied when the one after it is
  * asked for, so the last one of an answer never is.
  *
- * SIGINT sets a flag of our own, looked at between steps: the pipeline's interrupt would wind the
- * whole pipeline down. */
+ * SIGINT sets a flag of our own, looked at between tokens: the pipeline's interrupt would wind the
+ * whole pipeline down. What was drawn beyond the token in hand is forgotten then. */
 #include "coordinator/commands/chat.h"
 
 #include "coordinator/commands/generate.h"
@@ -161,21 +161,45 @@ static status show(chat *c, uint32_t token, errmsg *e)
     return text_out_put(&c->out, piece, bytes, e);
 }
 
+/* How the answer stands after its n-th token, which is shown; STOP_LENGTH: it goes on. */
+static stop_reason standing(const chat *c, uint64_t n)
+{
+    return stopped() ? STOP_INTERRUPTED : n >= c->q->n_max ? STOP_LIMIT : STOP_LENGTH;
+}
+
+static status take_answer(chat *c, generation *g, stop_reason *stop, errmsg *e)
+{
+    for (uint64_t n = 1; *stop == STOP_LENGTH; n++) {
+        uint32_t next;
+        TRY(generation_next(g, &next, e));
+        if (next == TOKEN_NONE) return ST_OK;
+        c->unsaid = next;
+        *stop = STOP_EOS;
+        if (tokenizer_is_end(c->words, next)) return ST_OK;
+        TRY(show(c, next, e));
+        *stop = standing(c, n + 1);
+    }
+    return ST_OK;
+}
+
 static status answer(chat *c, uint32_t next, stop_reason *stop, errmsg *e)
 {
-    for (uint64_t n = 0;; n++) {
-        c->unsaid = next;
-        if (tokenizer_is_end(c->words, next)) {
-            *stop = STOP_EOS;
-            return ST_OK;
-        }
-        TRY(show(c, next, e));
-        *stop = stopped() ? STOP_INTERRUPTED : n + 1 >= c->q->n_max ? STOP_LIMIT : STOP_LENGTH;
-        if (*stop != STOP_LENGTH || session_position(c->s) >= pipeline_plan(c->p)->n_ctx)
-            return ST_OK;
-        c->unsaid = TOKEN_NONE;
-        TRY(session_step(c->s, next, NULL, &next, e));
-    }
+    c->unsaid = next;
+    *stop = STOP_EOS;
+    if (tokenizer_is_end(c->words, next)) return ST_OK;
+    TRY(show(c, next, e));
+    *stop = standing(c, 1);
+    if (*stop != STOP_LENGTH) return ST_OK;
+    uint32_t ids[GENERATE_STOPS_MAX];
+    const generate_limits limits = {.n_max = c->q->n_max == UINT64_MAX ? UINT64_MAX : c->q->n_max - 1,
+                                    .stop = ids,
+                                    .n_stop = generate_stop_ids(c->words, ids)};
+    generation *g;
+    errmsg ignored = {0};
+    TRY(session_generate(c->s, next, &limits, &g, e));
+    status s = take_answer(c, g, stop, e);
+    status closed = generation_close(g, s == ST_OK ? e : &ignored);
+    return s == ST_OK ? closed : s;
 }
 
 static void say_stop(const chat *c, stop_reason stop)

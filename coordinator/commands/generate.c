@@ -50,27 +50,58 @@ static status prime(generate_result *out, session *one, const generate_request *
     return s;
 }
 
-static status decode(generate_result *out, session *one, const tokenizer *words,
-                     const generate_request *r, uint32_t next, text_out *w, errmsg *e)
+uint32_t generate_stop_ids(const tokenizer *words, uint32_t out[GENERATE_STOPS_MAX])
 {
-    /* The space that begins a text belongs to its first token, which may be ours. */
-    bool first = r->text->bytes == 0;
-    while (out->n_generated < r->n_max) {
+    uint32_t n = 0;
+    for (uint32_t id = 0; id < tokenizer_n(words) && n < GENERATE_STOPS_MAX; id++)
+        if (tokenizer_is_end(words, id)) out[n++] = id;
+    return n;
+}
+
+/* What the generation draws, shown until the text ends. */
+static status show(generate_result *out, generation *g, const tokenizer *words,
+                   const generate_request *r, text_out *w, errmsg *e)
+{
+    for (;;) {
+        uint32_t next;
+        uint64_t begin = now_ns();
+        if (interrupt_signal() != 0) return errmsg_set(e, ST_INTERRUPTED, "interrupted");
+        TRY(generation_next(g, &next, e));
+        out->steps_ns += now_ns() - begin;
+        if (next == TOKEN_NONE) break;
+        out->n_steps++;
         if (tokenizer_is_end(words, next)) {
             out->stop = STOP_EOS;
             return ST_OK;
         }
-        TRY(put_token(w, words, next, first, r->json, e));
-        first = false;
-        if (++out->n_generated == r->n_max) break;
-        if (interrupt_signal() != 0) return errmsg_set(e, ST_INTERRUPTED, "interrupted");
-        uint64_t begin = now_ns();
-        TRY(session_step(one, next, NULL, &next, e));
-        out->steps_ns += now_ns() - begin;
-        out->n_steps++;
+        TRY(put_token(w, words, next, false, r->json, e));
+        out->n_generated++;
     }
-    out->stop = STOP_LIMIT;
+    out->stop = generation_ended(g) == GENERATE_LIMIT ? STOP_LIMIT : STOP_LENGTH;
     return ST_OK;
+}
+
+static status decode(generate_result *out, session *one, const tokenizer *words,
+                     const generate_request *r, uint32_t next, text_out *w, errmsg *e)
+{
+    out->stop = STOP_LIMIT;
+    if (r->n_max == 0) return ST_OK;
+    out->stop = STOP_EOS;
+    if (tokenizer_is_end(words, next)) return ST_OK;
+    /* The space that begins a text belongs to its first token, which may be ours. */
+    TRY(put_token(w, words, next, r->text->bytes == 0, r->json, e));
+    out->stop = STOP_LIMIT;
+    if (++out->n_generated == r->n_max) return ST_OK;
+    uint32_t stop[GENERATE_STOPS_MAX];
+    const generate_limits limits = {.n_max = r->n_max == UINT64_MAX ? r->n_max : r->n_max - 1,
+                                    .stop = stop,
+                                    .n_stop = generate_stop_ids(words, stop)};
+    generation *g;
+    errmsg ignored = {0};
+    TRY(session_generate(one, next, &limits, &g, e));
+    status s = show(out, g, words, r, w, e);
+    status closed = generation_close(g, s == ST_OK ? e : &ignored);
+    return s == ST_OK ? closed : s;
 }
 
 status generate(generate_result *out, pipeline *p, const tokenizer *words,

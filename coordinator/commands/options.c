@@ -106,13 +106,13 @@ static status take_words(common_options *c, const shared_texts *t, errmsg *e)
 {
     static const char *const types[] = {"f32", "f16", "bf16", NULL};
     static const dtype type_of[] = {DT_F32, DT_F16, DT_BF16};
-    static const char *const isas[] = {"auto", "ref", "avx2", "avx512", NULL};
+    static const char *const isas[] = {"auto", "ref", "avx2", "avx512", "amx", NULL};
     static const char *const levels[] = {"error", "warn", "info", "debug", NULL};
     uint32_t i = 0;
     TRY(take_word("--kv-type", t->kv_type, types, "f32, f16 or bf16", &i, e));
     c->plan.kv_type = type_of[i];
-    TRY(take_word("--isa", c->isa == NULL ? "auto" : c->isa, isas, "auto, ref, avx2 or avx512", &i,
-                  e));
+    TRY(take_word("--isa", c->isa == NULL ? "auto" : c->isa, isas,
+                  "auto, ref, avx2, avx512 or amx", &i, e));
     TRY(take_word("--log-level", t->log_level, levels, "error, warn, info or debug", &i, e));
     return log_level_parse(t->log_level, &c->log_level);
 }

@@ -43,7 +43,7 @@ typedef struct {
     doors doors;
     plan_request plan;                      /* --ctx, --sessions, --kv-bytes, --kv-type */
     uint32_t n_threads;                     /* --threads */
-    const char *isa;                        /* --isa auto|ref|avx2|avx512; NULL: auto */
+    const char *isa;                        /* --isa auto|ref|avx2|avx512|amx; NULL: auto */
     bool any_pre;                           /* --any-pre-tokenizer */
     const char *run_dir;                    /* --run-dir */
     const char *stage_program;              /* --stage-program */

@@ -30,7 +30,7 @@ void options_shared(option out[N_SHARED], common_options *c, shared_texts *t)
          "threads per stage, 256 at most. Default, and 0: the cores shared among the stages",
          &c->n_threads, 0, N_THREADS_MAX},
         {"isa", 0, OPTION_TEXT, "NAME",
-         "instruction set: auto, ref, avx2 or avx512; the bits are the same. Default: auto",
+         "instruction set: auto, ref, avx2, avx512 or amx; the bits are the same. Default: auto",
          &c->isa, 0, 0},
         {"any-pre-tokenizer", 0, OPTION_FLAG, NULL,
          "take the default pre-tokenizer where the file's own is not known. Default: refused",

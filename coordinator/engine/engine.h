@@ -9,6 +9,7 @@
 #include "common/readback.h"
 #include "common/wire.h"
 #include "coordinator/engine/child.h"
+#include "coordinator/engine/chunk.h"
 #include "coordinator/engine/kvpool.h"
 #include "coordinator/machine/gpus.h"
 #include "coordinator/pipeline.h"
@@ -43,7 +44,7 @@ typedef struct {
 /* What a session asks for: tokens to append, results wanted. Owned by the caller that waits for it,
  * or by its `pending`. */
 typedef struct request {
-    struct request *next;
+    struct request *next;       /* of the same session, while rows are left to issue */
     session *session;
     const uint32_t *tokens;
     uint64_t n_tokens;
@@ -58,22 +59,62 @@ typedef struct request {
     uint32_t n_steps;           /* in flight */
     uint32_t next_token;
     bool finished, dropped;
+    generation *generation;     /* tokens are drawn and applied until it ends; the counts above are
+                                 * not used then */
     pthread_cond_t done;
 } request;
+
+/* A session that goes on by itself. Its request stands first in its session's line until it ends. */
+struct generation {
+    request r;
+    pipeline *p;
+    generate_limits limits;     /* stop is not used */
+    wire_stops stops;
+    uint32_t input;             /* the token that is applied next */
+    uint32_t *tokens;           /* [n_room]: drawn */
+    uint64_t n_drawn, n_taken, n_room;
+    generate_end end;
+    bool cancelled;             /* ends when its rows in flight have come back */
+};
 
 struct pending {
     request r;
     pipeline *p;                /* outlives the session */
 };
 
-/* A step in flight. */
+/* Rows of one request in a step: its rows [first, first + n_rows), neighbours in the step too. Of a
+ * generation: one row, in at most `rounds` rounds, of which n_drawn have come back. */
+typedef struct {
+    request *r;
+    uint64_t first;
+    uint32_t n_rows;
+    uint32_t rounds, n_drawn;
+    bool dead;                  /* its live bit was cleared */
+} flight_part;
+
+/* What row `row` of the request of part part_i gives: a readback row, or WIRE_NONE: a token in the
+ * branch's ring. */
+typedef struct {
+    uint32_t readback, part_i;
+    uint64_t row;
+} flight_result;
+
+/* A step in flight: what it carries, and the message itself (the body of WIRE_STEP, without header),
+ * so that it can be issued again. Parts stand in the order of their rows; none: KV operations alone.
+ *
+ * A free-running step has generations for parts, one row each: group g is the parts (and rows)
+ * [group_end[g - 1], group_end[g]). Any other is one group in one round. */
 typedef struct {
     uint64_t seq;               /* 0: free */
-    request *owner;
-    uint32_t n_rows;
-    uint32_t n_readback;
-    uint32_t *readback;         /* [n_readback] rows, and which request row each is for */
-    uint64_t *readback_for;
+    bool prime, free_running;
+    uint32_t n_parts, n_rows, n_results;
+    uint32_t rounds, n_groups, group_end[WIRE_GROUPS_MAX];
+    uint32_t n_pieces;          /* groups of all rounds that have come back */
+    uint64_t issued_ns;
+    flight_part *part;          /* [parts_max] */
+    flight_result *result;      /* [results_max] */
+    unsigned char *body;        /* [body_bytes], room grows */
+    uint64_t body_bytes, body_room;
 } flight;
 
 /* Entries [first, n) hold blocks; those below first were released (window class). */
@@ -92,6 +133,10 @@ struct session {
     uint32_t *tokens;           /* [n_ctx]: what it holds, to prime it again; NULL without windows */
     sampler_params sampler;
     uint32_t n_queued;          /* requests not finished */
+    request *first, *last;      /* those that have rows to issue, in the order of positions */
+    bool generating;            /* first is a generation's */
+    session *ready_next;        /* in the pipeline's list, while first has a row to issue now */
+    uint64_t counted;           /* batch.c: the last count that has seen it */
 };
 
 struct pipeline {
@@ -126,10 +171,13 @@ struct pipeline {
 
     /* schedule */
     step_doors step_doors;
-    request *first, *last;      /* requests that have rows to issue, in order */
-    uint64_t next_seq;
+    session *ready_first, *ready_last; /* sessions that have rows to issue, whose turn comes first */
+    uint64_t next_seq, n_counts;
     flight *flights;            /* [window] */
-    uint32_t n_flights, window;
+    uint32_t n_flights, window, parts_max, results_max;
+    uint32_t next_slot;         /* of the next crossing */
+    uint64_t round_ns;          /* what a round took last; 0: not known */
+    chunk_costs chunk_costs;
     wire_kv_op *kv_ops;         /* to go with the next steps, in order; grows */
     uint32_t n_kv_ops, kv_ops_room;
 
@@ -173,13 +221,35 @@ MUST_USE status supervise(pipeline *p, uint64_t elapsed_ns, errmsg *e);
 /* Say how stage s, which is reaped, was lost. Always a fault. */
 MUST_USE status supervise_lost(pipeline *p, uint32_t s, errmsg *e);
 
+/* --- batch.c: which rows form the next step ---------------------------------------------------------- */
+/* Steps that may be in flight at once, and parts of one step, for a plan. */
+uint32_t batch_window(const pipeline *p);
+uint32_t batch_parts_max(const pipeline *p);
+/* Choose parts for f, an empty flight; none: nothing may be issued now. */
+void batch_choose(pipeline *p, flight *f);
+
 /* --- schedule.c: steps out, results in -------------------------------------------------------------- */
 MUST_USE status schedule_prepare(pipeline *p, errmsg *e); /* the books, sized by the plan */
-void schedule_add(pipeline *p, request *r);               /* to the end of the queue */
+void schedule_add(pipeline *p, request *r);               /* behind what its session asked before */
 MUST_USE status schedule_issue(pipeline *p, errmsg *e);
 MUST_USE status schedule_result(pipeline *p, uint64_t seq, const wire_result *r, errmsg *e);
+/* Take a generation out of its session's line; it is not in flight. */
+void schedule_withdraw(pipeline *p, generation *g);
 void schedule_end_all(pipeline *p); /* every request is finished, with p->failure */
 void schedule_release(pipeline *p);
+
+/* --- session.c: what the files of the API share; lock held ------------------------------------------- */
+MUST_USE status session_serves(const pipeline *p, errmsg *e); /* the pipeline's failure, if it has one */
+void session_quiet(session *s); /* wait until everything it asked for is done */
+
+/* --- generation.c: sessions that go on by themselves ----------------------------------------------- */
+/* Rounds that the next step may run for it: what its limits and the context leave. */
+uint64_t generation_rounds_left(const generation *g);
+/* The row at position `position` drew this token. True: the row lives no longer. */
+bool generation_drew(generation *g, uint64_t position, uint32_t token);
+/* Its rows of a step have all come back: n_rows were applied from `position` on. True: it ended. */
+MUST_USE status generation_landed(generation *g, uint64_t position, uint32_t n_rows, bool *ended,
+                                  errmsg *e);
 
 /* --- report.c: what `memra-pp status` shows --------------------------------------------------------- */
 /* pipeline_stage with the lock held. */

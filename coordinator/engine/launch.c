@@ -40,7 +40,8 @@ status launch_prepare(pipeline *p, errmsg *e)
     if (pipe2(p->death_pipe, O_CLOEXEC) != 0)
         return errmsg_set(e, ST_RESOURCES, "pipe: %s", strerror(errno));
     TRY(run_block_create(&p->block, &p->run_block_fd, p->n_stages, e));
-    TRY(readback_create(&p->results, &p->readback_fd, p->plan.n_readback, p->model->n_vocab, e));
+    TRY(readback_create(&p->results, &p->readback_fd, p->plan.n_readback, p->model->n_vocab,
+                        p->plan.n_sessions, e));
     for (uint32_t s = 0; p->n_stages > 1 && s < p->n_stages; s++) {
         bool back = s + 1 == p->n_stages; /* last to first: sampled tokens, no hidden state */
         TRY(boundary_create(&p->boundary_fd[s], p->plan.rows_max, back ? 0 : p->model->n_embd,

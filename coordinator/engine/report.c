@@ -53,6 +53,11 @@ void report_stage(const pipeline *p, uint32_t stage_i, stage_snapshot *out)
                             .rx_bytes = word(&w->rx_bytes),
                             .tx_crossings = {word(&w->tx_crossings[0]), word(&w->tx_crossings[1])},
                             .rx_crossings = {word(&w->rx_crossings[0]), word(&w->rx_crossings[1])},
+                            .n_batches = word(&w->n_batches),
+                            .n_batches_split = word(&w->n_batches_split),
+                            .n_prime_batches = word(&w->n_prime_batches),
+                            .n_prime_batches_split = word(&w->n_prime_batches_split),
+                            .n_free_rounds = word(&w->n_free_rounds),
                             .load_ns = t->loaded_ns > t->start_ns ? t->loaded_ns - t->start_ns : 0};
     memcpy(out->device, t->facts.device_name, sizeof out->device);
     memcpy(out->transport, t->met.transport, sizeof out->transport);

@@ -1,33 +1,59 @@
-/* Steps out, results in. Requests stand in one queue in the order of arrival; a request gives its
- * next chunk when its turn comes and goes to the end of the queue, so that a long prompt does not
- * hold up a neighbour's decode. Rows of one session are issued in the order of their positions. The
- * window bounds the steps in flight: enough that every stage has one in hand and one waiting. */
+/* Steps out, results in: batch.c says which rows go next, here they become a message to every stage,
+ * and what comes back finds the requests again. Requests of one session stand in line by position;
+ * sessions that have rows to issue stand in one list, in the order of their turns. */
 #include "coordinator/engine/engine.h"
 #include "coordinator/engine/kvbooks.h"
+
+#include "common/boundary.h"
+#include "common/clock.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-void schedule_add(pipeline *p, request *r)
+/* --- the list of sessions ---------------------------------------------------------------------------- */
+
+static void append_session(pipeline *p, session *s)
 {
-    r->next = NULL;
-    if (p->last != NULL)
-        p->last->next = r;
+    s->ready_next = NULL;
+    if (p->ready_last != NULL)
+        p->ready_last->ready_next = s;
     else
-        p->first = r;
-    p->last = r;
+        p->ready_first = s;
+    p->ready_last = s;
 }
 
-static void unlink_request(pipeline *p, request *r)
+static void remove_session(pipeline *p, session *s)
 {
-    request *before = NULL;
-    for (request *at = p->first; at != r; at = at->next) before = at;
+    session *before = NULL;
+    for (session *at = p->ready_first; at != s; at = at->ready_next) before = at;
     if (before != NULL)
-        before->next = r->next;
+        before->ready_next = s->ready_next;
     else
-        p->first = r->next;
-    if (p->last == r) p->last = before;
+        p->ready_first = s->ready_next;
+    if (p->ready_last == s) p->ready_last = before;
+    s->ready_next = NULL;
+}
+
+void schedule_add(pipeline *p, request *r)
+{
+    session *s = r->session;
     r->next = NULL;
+    if (s->first == NULL) {
+        s->first = r;
+        s->generating = r->generation != NULL;
+        append_session(p, s);
+    } else {
+        s->last->next = r;
+    }
+    s->last = r;
+}
+
+/* Its first request has no rows left to issue. */
+static void remove_first(session *s)
+{
+    s->first = s->first->next;
+    if (s->first == NULL) s->last = NULL;
+    s->generating = false;
 }
 
 static void finish(pipeline *p, request *r)
@@ -43,20 +69,26 @@ static void finish(pipeline *p, request *r)
         return;
     }
     pthread_cond_broadcast(&r->done);
+    const generation *g = r->generation;
+    if (g != NULL && g->limits.on_more != NULL) g->limits.on_more(g->limits.ctx);
 }
 
 status schedule_prepare(pipeline *p, errmsg *e)
 {
     uint32_t n_readback = p->plan.n_readback;
-    p->window = p->n_stages == 1 ? 2 : 2 * p->n_stages;
+    p->window = batch_window(p);
+    p->parts_max = batch_parts_max(p);
+    p->chunk_costs = chunk_costs_of(p->model, &p->plan);
+    p->results_max = n_readback + p->parts_max;
     p->next_seq = 1;
     p->flights = calloc(p->window, sizeof *p->flights);
     p->free_readback = calloc(n_readback, sizeof *p->free_readback);
     bool ok = p->flights != NULL && p->free_readback != NULL;
     for (uint32_t i = 0; ok && i < p->window; i++) {
-        p->flights[i].readback = calloc(n_readback, sizeof *p->flights[i].readback);
-        p->flights[i].readback_for = calloc(n_readback, sizeof *p->flights[i].readback_for);
-        ok = p->flights[i].readback != NULL && p->flights[i].readback_for != NULL;
+        flight *f = &p->flights[i];
+        f->part = calloc(p->parts_max, sizeof *f->part);
+        f->result = calloc(p->results_max, sizeof *f->result);
+        ok = f->part != NULL && f->result != NULL;
     }
     if (!ok) return errmsg_set(e, ST_RESOURCES, "no memory for the schedule");
     for (uint32_t i = n_readback; i-- > 0;) p->free_readback[p->n_free_readback++] = i;
@@ -65,34 +97,6 @@ status schedule_prepare(pipeline *p, errmsg *e)
 
 /* --- out --------------------------------------------------------------------------------------------- */
 
-static uint32_t chunk_rows(const pipeline *p, const request *r)
-{
-    uint64_t left = r->n_tokens - r->n_issued;
-    uint64_t rows = p->plan.rows_max;
-    if (p->step_doors.prime_chunk != 0 && p->step_doors.prime_chunk < rows)
-        rows = p->step_doors.prime_chunk;
-    if (r->logits != NULL && p->n_free_readback < rows) rows = p->n_free_readback;
-    return (uint32_t)(left < rows ? left : rows);
-}
-
-/* Rows of one session go in the order of their positions, whatever the queue looks like. */
-static bool in_order(const pipeline *p, const request *r)
-{
-    for (const request *at = p->first; at != NULL; at = at->next) {
-        if (at != r && at->session == r->session && at->first_position < r->first_position)
-            return false;
-    }
-    return true;
-}
-
-static bool may_issue(const pipeline *p, const request *r)
-{
-    if (!in_order(p, r)) return false;
-    if (r->prime && !p->step_doors.prime_pipe && r->n_steps > 0) return false;
-    if (r->deferred) return true; /* has its readback row */
-    return p->n_free_readback > 0;
-}
-
 static flight *free_flight(pipeline *p)
 {
     for (uint32_t i = 0; i < p->window; i++)
@@ -100,138 +104,319 @@ static flight *free_flight(pipeline *p)
     return NULL;
 }
 
-static wire_row row_of(const request *r, uint64_t i)
+static void clear(flight *f)
 {
-    session *s = r->session;
-    return (wire_row){.session_step = s->steps + i,
+    f->seq = 0;
+    f->prime = f->free_running = false;
+    f->n_parts = f->n_rows = f->n_results = f->n_pieces = 0;
+    f->rounds = f->n_groups = 1;
+    f->group_end[0] = 0;
+    f->body_bytes = 0;
+}
+
+static wire_row row_of(const session *s, uint64_t session_step, uint64_t position, uint32_t token)
+{
+    return (wire_row){.session_step = session_step,
                       .session = s->id,
                       .generation = s->generation,
                       .branch = s->branch,
-                      .position = (uint32_t)(r->first_position + r->n_issued + i),
-                      .token = r->tokens[r->n_issued + i],
+                      .position = (uint32_t)position,
+                      .token = token,
                       .flags = ROW_LIVE,
                       .readback = WIRE_NONE,
-                      .sampler_i = WIRE_NONE};
+                      .sampler_i = WIRE_NONE,
+                      .stop_i = WIRE_NONE,
+                      .rounds = 1};
 }
 
-static void want_results(pipeline *p, const request *r, flight *f, wire_row *row, uint64_t i)
+/* The step's message being put together: its arrays at their largest sizes. */
+typedef struct {
+    wire_step *step;
+    wire_row *rows;
+    sampler_params *samplers; /* [n_parts] */
+    wire_stops *stops;        /* [n_parts]; moved down behind the operations in the end */
+} draft;
+
+static uint32_t put_sampler(draft *d, const session *s)
 {
-    bool last = r->n_issued + i + 1 == r->n_tokens;
-    bool sample = last && r->want_sample;
-    if (r->logits == NULL && !sample && !r->deferred) return;
-    if (r->logits != NULL || r->deferred) row->flags |= ROW_LOGITS;
+    d->samplers[d->step->n_samplers] = s->sampler;
+    return d->step->n_samplers++;
+}
+
+/* What row i of the request of part part_i is to give. */
+static void want_results(pipeline *p, flight *f, uint32_t part_i, uint64_t i, draft *d, wire_row *row)
+{
+    const request *r = f->part[part_i].r;
+    bool sample = r->want_sample && i + 1 == r->n_tokens;
+    bool logits = r->logits != NULL || r->deferred;
+    if (!logits && !sample) return;
+    if (logits) row->flags |= ROW_LOGITS;
     if (sample) {
         row->flags |= ROW_SAMPLE;
-        row->sampler_i = 0;
+        row->sampler_i = put_sampler(d, r->session);
     }
-    row->readback = r->deferred ? r->readback : p->free_readback[--p->n_free_readback];
-    f->readback[f->n_readback] = row->readback;
-    f->readback_for[f->n_readback++] = r->n_issued + i;
+    if (logits) row->readback = r->deferred ? r->readback : p->free_readback[--p->n_free_readback];
+    f->result[f->n_results++] = (flight_result){row->readback, part_i, i};
 }
 
-/* Put a step together in p->frame and send it to every stage. r NULL: KV operations alone. */
-static status send_step(pipeline *p, request *r, uint32_t n_rows, flight *f, errmsg *e)
+static void put_generation(const flight_part *part, draft *d, wire_row *row)
 {
-    uint32_t n_ops = p->n_kv_ops < WIRE_KV_OPS_MAX ? p->n_kv_ops : WIRE_KV_OPS_MAX;
-    uint32_t n_samplers = r != NULL && r->want_sample && r->n_issued + n_rows == r->n_tokens;
-    uint64_t seq = p->next_seq++;
-    wire_step *step = (wire_step *)p->frame;
-    *step = (wire_step){.slot = p->step_doors.overlap ? (uint32_t)(seq % 2) : 0,
-                        .n_kv_ops = n_ops,
-                        .n_rows = n_rows,
-                        .n_samplers = n_samplers,
-                        .rounds = 1};
-    if (r != NULL && r->prime) step->flags |= STEP_PRIME;
-    if (p->step_doors.overlap) step->flags |= STEP_OVERLAP;
-    if (p->step_doors.prime_pipe) step->flags |= STEP_PRIME_PIPE;
-    unsigned char *at = (unsigned char *)(step + 1);
-    for (uint32_t i = 0; i < n_rows; i++) {
-        wire_row row = row_of(r, i);
-        want_results(p, r, f, &row, i);
-        memcpy(at, &row, sizeof row);
-        at += sizeof row;
+    const generation *g = part->r->generation;
+    const session *s = part->r->session;
+    *row = row_of(s, s->steps, part->first, g->input);
+    row->flags |= ROW_SAMPLE;
+    row->sampler_i = put_sampler(d, s);
+    row->rounds = part->rounds;
+    if (g->stops.n == 0) return;
+    row->stop_i = d->step->n_stops;
+    d->stops[d->step->n_stops++] = g->stops;
+}
+
+static void put_rows(pipeline *p, flight *f, draft *d)
+{
+    uint32_t n = 0;
+    for (uint32_t k = 0; k < f->n_parts; k++) {
+        const flight_part *part = &f->part[k];
+        const request *r = part->r;
+        if (f->free_running) {
+            put_generation(part, d, &d->rows[n++]);
+            continue;
+        }
+        for (uint64_t i = part->first; i < part->first + part->n_rows; i++, n++) {
+            d->rows[n] = row_of(r->session, r->session->steps + (i - r->n_issued),
+                                r->first_position + i, r->tokens[i]);
+            want_results(p, f, k, i, d, &d->rows[n]);
+        }
     }
-    if (n_samplers > 0) {
-        memcpy(at, &r->session->sampler, sizeof r->session->sampler);
-        at += sizeof r->session->sampler;
-    }
-    memcpy(at, p->kv_ops, n_ops * sizeof *p->kv_ops);
-    at += n_ops * sizeof *p->kv_ops;
-    for (uint32_t s = 0; s < p->n_stages; s++)
-        TRY(launch_send(p, s, WIRE_STEP, seq, p->frame, (uint64_t)(at - p->frame), e));
-    p->n_kv_ops -= n_ops;
-    memmove(p->kv_ops, p->kv_ops + n_ops, p->n_kv_ops * sizeof *p->kv_ops);
-    f->seq = seq;
-    f->owner = r;
-    f->n_rows = n_rows;
-    p->n_flights++;
+}
+
+static status room_for_body(flight *f, uint64_t bytes, errmsg *e)
+{
+    if (bytes <= f->body_room) return ST_OK;
+    free(f->body);
+    f->body = malloc(bytes);
+    f->body_room = f->body != NULL ? bytes : 0;
+    return f->body != NULL ? ST_OK : errmsg_set(e, ST_RESOURCES, "no memory for a step");
+}
+
+/* Put the step of f together, in f->body, with the operations on KV that are due. */
+static status make_body(pipeline *p, flight *f, errmsg *e)
+{
+    wire_step most = {.n_kv_ops = p->n_kv_ops < WIRE_KV_OPS_MAX ? p->n_kv_ops : WIRE_KV_OPS_MAX,
+                      .n_rows = f->n_rows,
+                      .n_samplers = f->n_parts,
+                      .n_stops = f->n_parts,
+                      .rounds = f->rounds,
+                      .n_groups = f->n_groups};
+    TRY(room_for_body(f, wire_step_bytes(&most) - sizeof(wire_header), e));
+    draft d = {.step = (wire_step *)f->body};
+    d.rows = (wire_row *)(d.step + 1);
+    d.samplers = (sampler_params *)(d.rows + f->n_rows);
+    d.stops = (wire_stops *)((wire_kv_op *)(d.samplers + f->n_parts) + most.n_kv_ops);
+    *d.step = most;
+    d.step->n_samplers = d.step->n_stops = 0;
+    if (f->prime) d.step->flags |= STEP_PRIME;
+    if (p->step_doors.overlap) d.step->flags |= STEP_OVERLAP;
+    if (p->step_doors.prime_pipe) d.step->flags |= STEP_PRIME_PIPE;
+    if (p->step_doors.overlap) d.step->slot = p->next_slot;
+    put_rows(p, f, &d);
+    wire_kv_op *ops = (wire_kv_op *)(d.samplers + d.step->n_samplers);
+    memmove(ops + most.n_kv_ops, d.stops, d.step->n_stops * sizeof *d.stops);
+    memcpy(ops, p->kv_ops, most.n_kv_ops * sizeof *ops);
+    wire_stops *stops = (wire_stops *)(ops + most.n_kv_ops);
+    memcpy(stops + d.step->n_stops, f->group_end, f->n_groups * sizeof *f->group_end);
+    f->body_bytes = wire_step_bytes(d.step) - sizeof(wire_header);
+    p->n_kv_ops -= most.n_kv_ops;
+    memmove(p->kv_ops, p->kv_ops + most.n_kv_ops, p->n_kv_ops * sizeof *p->kv_ops);
     return ST_OK;
 }
 
-static status issue(pipeline *p, request *r, errmsg *e)
+static status send_step(pipeline *p, flight *f, errmsg *e)
 {
-    flight *f = free_flight(p);
-    CHECK(f != NULL);
-    *f = (flight){.readback = f->readback, .readback_for = f->readback_for};
-    uint32_t n_rows = chunk_rows(p, r);
-    TRY(kvbooks_slide(r->session, r->first_position + r->n_issued, n_rows, e));
-    if (p->n_kv_ops > WIRE_KV_OPS_MAX) return send_step(p, NULL, 0, f, e);
-    TRY(send_step(p, r, n_rows, f, e));
-    r->session->steps += n_rows;
-    r->n_issued += n_rows;
-    r->n_steps++;
-    unlink_request(p, r);
-    if (r->n_issued < r->n_tokens) schedule_add(p, r);
+    TRY(make_body(p, f, e));
+    f->seq = p->next_seq++;
+    f->issued_ns = now_ns();
+    p->next_slot = (p->next_slot + f->rounds * f->n_groups) % BOUNDARY_SLOTS;
+    p->n_flights++;
+    for (uint32_t s = 0; s < p->n_stages; s++)
+        TRY(launch_send(p, s, WIRE_STEP, f->seq, f->body, f->body_bytes, e));
+    return ST_OK;
+}
+
+/* Its rows are on their way: their sessions' turn is over. A generation's next turn comes when they
+ * are back. */
+static void issued(pipeline *p, const flight *f)
+{
+    for (uint32_t k = 0; k < f->n_parts; k++) {
+        const flight_part *part = &f->part[k];
+        request *r = part->r;
+        session *s = r->session;
+        r->n_steps++;
+        remove_session(p, s);
+        if (f->free_running) {
+            s->position += part->rounds;
+            continue;
+        }
+        s->steps += part->n_rows;
+        r->n_issued += part->n_rows;
+        if (r->n_issued == r->n_tokens) remove_first(s);
+        if (s->first != NULL) append_session(p, s);
+    }
+}
+
+static status slide(const flight *f, const flight_part *part, errmsg *e)
+{
+    uint64_t first = f->free_running ? part->first : part->r->first_position + part->first;
+    return kvbooks_slide(part->r->session, first, f->free_running ? part->rounds : part->n_rows, e);
+}
+
+static status issue(pipeline *p, flight *f, errmsg *e)
+{
+    for (uint32_t k = 0; k < f->n_parts; k++) TRY(slide(f, &f->part[k], e));
+    if (p->n_kv_ops > WIRE_KV_OPS_MAX) { /* they go alone; the rows when their turn comes again */
+        clear(f);
+        return send_step(p, f, e);
+    }
+    TRY(send_step(p, f, e));
+    issued(p, f);
     return ST_OK;
 }
 
 status schedule_issue(pipeline *p, errmsg *e)
 {
     while (p->n_flights < p->window) {
-        request *r = p->first;
-        while (r != NULL && !may_issue(p, r)) r = r->next;
-        if (r == NULL) return ST_OK;
-        TRY(issue(p, r, e));
+        flight *f = free_flight(p);
+        CHECK(f != NULL);
+        clear(f);
+        batch_choose(p, f);
+        if (f->n_parts == 0) return ST_OK;
+        TRY(issue(p, f, e));
     }
     return ST_OK;
 }
 
 /* --- in ---------------------------------------------------------------------------------------------- */
 
-static status take_row(pipeline *p, const flight *f, uint32_t i, errmsg *e)
+/* Of a result: committed by this step, with a status that there is. */
+static status check_result(const pipeline *p, const flight *f, const session *s, uint64_t position,
+                           uint64_t commit, uint32_t row_status, errmsg *e)
 {
-    request *r = f->owner;
-    readback_row *row = readback_row_at(&p->results, f->readback[i]);
-    uint64_t row_i = f->readback_for[i];
-    uint64_t position = r->first_position + row_i;
-    if (atomic_load_explicit(&row->commit, memory_order_acquire) != f->seq) {
-        return errmsg_set(e, ST_PROTOCOL, "stage %u: step %llu reported done, result row %u is not its",
-                          p->n_stages - 1, (unsigned long long)f->seq, f->readback[i]);
-    }
-    uint32_t row_status = row->status;
-    if (row_status != ST_OK && row_status != ST_NAN) {
-        return errmsg_set(e, ST_PROTOCOL, "stage %u: result row %u has status %u", p->n_stages - 1,
-                          f->readback[i], row_status);
+    uint32_t last = p->n_stages - 1;
+    if (commit != f->seq) {
+        return errmsg_set(e, ST_PROTOCOL,
+                          "stage %u: step %llu reported done, the result of session %u after position "
+                          "%llu is not its",
+                          last, (unsigned long long)f->seq, s->id, (unsigned long long)position);
     }
     if (row_status == ST_NAN) {
-        return errmsg_set(e, ST_NAN, "stage %u: NaN or infinity in the logits of session %u after "
-                          "position %llu",
-                          p->n_stages - 1, r->session->id, (unsigned long long)position);
+        return errmsg_set(e, ST_NAN,
+                          "stage %u: NaN or infinity in the logits of session %u after position %llu",
+                          last, s->id, (unsigned long long)position);
     }
+    if (row_status == ST_OK) return ST_OK;
+    return errmsg_set(e, ST_PROTOCOL, "stage %u: a result of session %u has status %u", last, s->id,
+                      row_status);
+}
+
+static status check_token(const pipeline *p, const session *s, uint32_t token, errmsg *e)
+{
+    if (token < p->results.n_vocab) return ST_OK;
+    return errmsg_set(e, ST_PROTOCOL, "stage %u: token %u of session %u is not in the vocabulary of %u",
+                      p->n_stages - 1, token, s->id, p->results.n_vocab);
+}
+
+/* The token that the branch's ring has for this position. */
+static status ring_token(const pipeline *p, const flight *f, const session *s, uint64_t position,
+                         uint32_t *token, errmsg *e)
+{
+    readback_token *t = readback_token_at(&p->results, s->branch, (uint32_t)position);
+    uint64_t commit = atomic_load_explicit(&t->commit, memory_order_acquire);
+    *token = t->token;
+    TRY(check_result(p, f, s, position, commit, t->status, e));
+    return check_token(p, s, *token, e);
+}
+
+static status take_row(pipeline *p, const flight *f, const flight_result *x, errmsg *e)
+{
+    request *r = f->part[x->part_i].r;
+    const session *s = r->session;
+    uint64_t position = r->first_position + x->row;
     uint32_t n_vocab = p->results.n_vocab;
-    if (r->want_sample && row_i + 1 == r->n_tokens) {
-        uint32_t token = row->token;
-        if (token >= n_vocab) {
-            return errmsg_set(e, ST_PROTOCOL, "stage %u: token %u of session %u is not in the vocabulary "
-                              "of %u",
-                              p->n_stages - 1, token, r->session->id, n_vocab);
-        }
-        r->next_token = token;
+    if (x->readback == WIRE_NONE) return ring_token(p, f, s, position, &r->next_token, e);
+    readback_row *row = readback_row_at(&p->results, x->readback);
+    uint64_t commit = atomic_load_explicit(&row->commit, memory_order_acquire);
+    TRY(check_result(p, f, s, position, commit, row->status, e));
+    if (r->want_sample && x->row + 1 == r->n_tokens) {
+        r->next_token = row->token;
+        TRY(check_token(p, s, r->next_token, e));
     }
     if (r->deferred) return ST_OK; /* its logits stay where they are until somebody asks */
-    if (r->logits != NULL)
-        memcpy(r->logits + row_i * n_vocab, row->logits, (size_t)n_vocab * sizeof(float));
-    p->free_readback[p->n_free_readback++] = f->readback[i];
+    memcpy(r->logits + x->row * n_vocab, row->logits, (size_t)n_vocab * sizeof(float));
+    p->free_readback[p->n_free_readback++] = x->readback;
+    return ST_OK;
+}
+
+static uint32_t group_begin(const flight *f, uint32_t g)
+{
+    return g == 0 ? 0 : f->group_end[g - 1];
+}
+
+/* The tokens of one group in one round. */
+static status take_tokens(pipeline *p, flight *f, uint32_t g, errmsg *e)
+{
+    for (uint32_t k = group_begin(f, g); k < f->group_end[g]; k++) {
+        flight_part *part = &f->part[k];
+        uint64_t position = part->first + part->n_drawn;
+        uint32_t token;
+        if (part->dead) continue;
+        TRY(ring_token(p, f, part->r->session, position, &token, e));
+        part->n_drawn++;
+        part->dead = generation_drew(part->r->generation, position, token) ||
+                     part->n_drawn == part->rounds;
+    }
+    return ST_OK;
+}
+
+static uint32_t n_expected(const flight *f, uint32_t g)
+{
+    uint32_t n = 0;
+    if (!f->free_running) return f->n_results;
+    for (uint32_t k = group_begin(f, g); k < f->group_end[g]; k++) n += !f->part[k].dead;
+    return n;
+}
+
+static status land_generation(pipeline *p, flight_part *part, errmsg *e)
+{
+    session *s = part->r->session;
+    bool ended;
+    part->r->n_steps--;
+    s->steps += part->n_drawn;
+    TRY(generation_landed(part->r->generation, part->first, part->n_drawn, &ended, e));
+    if (!ended) {
+        append_session(p, s);
+        return ST_OK;
+    }
+    remove_first(s);
+    finish(p, part->r);
+    return ST_OK;
+}
+
+/* Every row of it is back. */
+static status land(pipeline *p, flight *f, errmsg *e)
+{
+    f->seq = 0;
+    p->n_flights--;
+    if (f->free_running) p->round_ns = (now_ns() - f->issued_ns) / f->rounds;
+    for (uint32_t k = 0; k < f->n_parts; k++) {
+        request *r = f->part[k].r;
+        if (f->free_running) {
+            TRY(land_generation(p, &f->part[k], e));
+            continue;
+        }
+        r->n_done += f->part[k].n_rows;
+        r->n_steps--;
+        if (r->n_done == r->n_tokens) finish(p, r);
+    }
     return ST_OK;
 }
 
@@ -240,19 +425,28 @@ status schedule_result(pipeline *p, uint64_t seq, const wire_result *result, err
     flight *f = NULL;
     for (uint32_t i = 0; i < p->window && f == NULL; i++)
         if (p->flights[i].seq == seq && seq != 0) f = &p->flights[i];
-    if (f == NULL || result->n_rows != f->n_readback) {
-        return errmsg_set(e, ST_PROTOCOL, "stage %u: result of step %llu with %u rows was not asked for",
-                          p->n_stages - 1, (unsigned long long)seq, result->n_rows);
+    uint32_t round = f != NULL ? f->n_pieces / f->n_groups : 0;
+    uint32_t g = f != NULL ? f->n_pieces % f->n_groups : 0;
+    if (f == NULL || result->round != round || result->group != g ||
+        result->n_rows != n_expected(f, g)) {
+        return errmsg_set(e, ST_PROTOCOL,
+                          "stage %u: result of step %llu, round %u, group %u, with %u rows was not "
+                          "asked for",
+                          p->n_stages - 1, (unsigned long long)seq, result->round, result->group,
+                          result->n_rows);
     }
-    for (uint32_t i = 0; i < f->n_readback; i++) TRY(take_row(p, f, i, e));
-    request *r = f->owner;
-    f->seq = 0;
-    p->n_flights--;
-    if (r == NULL) return ST_OK;
-    r->n_done += f->n_rows;
-    r->n_steps--;
-    if (r->n_done == r->n_tokens) finish(p, r);
-    return ST_OK;
+    if (f->free_running) TRY(take_tokens(p, f, g, e));
+    for (uint32_t i = 0; i < f->n_results; i++) TRY(take_row(p, f, &f->result[i], e));
+    if (++f->n_pieces < f->rounds * f->n_groups) return ST_OK;
+    return land(p, f, e);
+}
+
+void schedule_withdraw(pipeline *p, generation *g)
+{
+    session *s = g->r.session;
+    remove_session(p, s);
+    remove_first(s);
+    finish(p, &g->r);
 }
 
 /* --- the end ----------------------------------------------------------------------------------------- */
@@ -262,14 +456,22 @@ void schedule_end_all(pipeline *p)
     /* In flight and issued whole: only their flights know them. */
     for (uint32_t i = 0; i < p->window; i++) {
         flight *f = &p->flights[i];
-        request *r = f->seq != 0 ? f->owner : NULL;
+        for (uint32_t k = 0; f->seq != 0 && k < f->n_parts; k++) {
+            request *r = f->part[k].r;
+            if (--r->n_steps > 0) continue;
+            if (f->free_running) remove_first(r->session);
+            if (f->free_running || r->n_issued == r->n_tokens) finish(p, r);
+        }
         f->seq = 0;
-        if (r != NULL && --r->n_steps == 0 && r->n_issued == r->n_tokens) finish(p, r);
     }
-    while (p->first != NULL) {
-        request *r = p->first;
-        unlink_request(p, r);
-        finish(p, r);
+    while (p->ready_first != NULL) {
+        session *s = p->ready_first;
+        remove_session(p, s);
+        while (s->first != NULL) {
+            request *r = s->first;
+            remove_first(s);
+            finish(p, r);
+        }
     }
     p->n_flights = 0;
 }
@@ -277,8 +479,9 @@ void schedule_end_all(pipeline *p)
 void schedule_release(pipeline *p)
 {
     for (uint32_t i = 0; p->flights != NULL && i < p->window; i++) {
-        free(p->flights[i].readback);
-        free(p->flights[i].readback_for);
+        free(p->flights[i].part);
+        free(p->flights[i].result);
+        free(p->flights[i].body);
     }
     free(p->flights);
     free(p->kv_ops);

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static status dead(const pipeline *p, errmsg *e)
+status session_serves(const pipeline *p, errmsg *e)
 {
     if (p->phase == PHASE_READY) return ST_OK;
     if (p->failure.code == ST_OK) return errmsg_set(e, ST_CLOSED, "the pipeline is closed");
@@ -52,7 +52,7 @@ status session_open(pipeline *p, const sampler_params *sampler, session **out, e
     *out = NULL;
     TRY(sampler_valid(sampler, e));
     pthread_mutex_lock(&p->lock);
-    status s = dead(p, e);
+    status s = session_serves(p, e);
     if (s == ST_OK) s = kvbooks_room(p, 1, e);
     if (s == ST_OK) s = make_session(p, sampler, out, e);
     if (s == ST_OK) kvbooks_put(*out, KV_OPEN, KV_CLASS_GLOBAL, 0, 0, 0);
@@ -61,7 +61,7 @@ status session_open(pipeline *p, const sampler_params *sampler, session **out, e
 }
 
 /* Until everything the session asked for is done or the pipeline is dead. */
-static void wait_quiet(session *s)
+void session_quiet(session *s)
 {
     while (s->n_queued > 0) pthread_cond_wait(&s->p->changed, &s->p->lock);
 }
@@ -69,7 +69,7 @@ static void wait_quiet(session *s)
 static status fork_locked(session *s, session **out, errmsg *e)
 {
     pipeline *p = s->p;
-    TRY(dead(p, e));
+    TRY(session_serves(p, e));
     TRY(kvbooks_can_fork(s, e));
     TRY(kvbooks_room(p, 1 + KVBOOKS_FORK_OPS, e));
     TRY(make_session(p, &s->sampler, out, e));
@@ -85,7 +85,7 @@ status session_fork(session *s, session **out, errmsg *e)
 {
     *out = NULL;
     pthread_mutex_lock(&s->p->lock);
-    wait_quiet(s);
+    session_quiet(s);
     status st = fork_locked(s, out, e);
     pthread_mutex_unlock(&s->p->lock);
     return st;
@@ -97,7 +97,7 @@ void session_drop(session *s)
     pipeline *p = s->p;
     errmsg ignored = {0};
     pthread_mutex_lock(&p->lock);
-    wait_quiet(s);
+    session_quiet(s);
     kvbooks_drop(s);
     /* Without memory for the operation the branch stays taken: stages still hold it open. */
     bool told = kvbooks_room(p, 1, &ignored) == ST_OK;
@@ -109,7 +109,7 @@ void session_drop(session *s)
 void session_set_sampler(session *s, const sampler_params *sampler)
 {
     pthread_mutex_lock(&s->p->lock);
-    wait_quiet(s);
+    session_quiet(s);
     s->sampler = *sampler;
     pthread_mutex_unlock(&s->p->lock);
 }
@@ -139,7 +139,8 @@ static status check_tokens(const pipeline *p, const uint32_t *tokens, uint64_t n
 static status submit(session *s, request *r, errmsg *e)
 {
     pipeline *p = s->p;
-    TRY(dead(p, e));
+    TRY(session_serves(p, e));
+    if (s->generating) return errmsg_set(e, ST_USAGE, "the session generates: close that first");
     TRY(check_tokens(p, r->tokens, r->n_tokens, e));
     if (r->n_tokens > p->plan.n_ctx - s->position) {
         return errmsg_set(e, ST_CONTEXT_FULL,
@@ -167,7 +168,7 @@ static status wait_done(pipeline *p, request *r, errmsg *e)
     while (!r->finished) pthread_cond_wait(&r->done, &p->lock);
     pthread_cond_destroy(&r->done);
     if (r->n_done == r->n_tokens) return ST_OK;
-    return dead(p, e) != ST_OK ? p->failure.code : errmsg_set(e, ST_CLOSED, "the request was ended");
+    return session_serves(p, e) != ST_OK ? p->failure.code : errmsg_set(e, ST_CLOSED, "the request was ended");
 }
 
 static status run_request(session *s, request *r, uint32_t *next, errmsg *e)
@@ -227,8 +228,8 @@ status session_truncate(session *s, uint64_t n, errmsg *e)
 {
     pipeline *p = s->p;
     pthread_mutex_lock(&p->lock);
-    wait_quiet(s);
-    status st = dead(p, e);
+    session_quiet(s);
+    status st = session_serves(p, e);
     if (st == ST_OK && n > s->position) {
         st = errmsg_set(e, ST_USAGE, "cannot truncate a session of %llu positions to %llu",
                         (unsigned long long)s->position, (unsigned long long)n);

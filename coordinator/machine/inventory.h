@@ -43,7 +43,7 @@ typedef struct {
 /* Fill *out. ST_RESOURCES: the machine's topology cannot be read. */
 MUST_USE status inventory_read(inventory *out, errmsg *e);
 
-/* Arithmetic levels that this machine runs, best first, as "avx512, avx2, ref"; static. */
+/* Arithmetic levels that this machine runs, best first, as "amx, avx512, avx2, ref"; static. */
 const char *inventory_isas(void);
 
 /* How a person calls the device: "cpu", "cpu:1", "cuda:0"; auto is what this build makes of it. */

@@ -1,6 +1,7 @@
 /* The cpu table: device, memory, queue and events. The ops are in ops.c and kv.c. */
 #include "kernels/cpu/device.h"
 
+#include "kernels/cpu/fixed.h"
 #include "kernels/cpu/memory.h"
 
 #include <stdio.h>
@@ -17,6 +18,7 @@ static void device_close(backend_device *d)
     if (d == NULL) return;
     pool_close(d->threads);
     memory_free(d->scratch, d->scratch_bytes);
+    memory_free(d->fixed, FIXED_BYTES);
     numa_close(d->node);
     free(d);
 }
@@ -28,7 +30,7 @@ static status device_open(backend_device **out, const device_spec *s, errmsg *e)
     if (isa == NULL)
         return errmsg_set(e, ST_RESOURCES,
                           "cpu: this machine does not run the instruction set '%s' (auto, ref, "
-                          "avx2 and avx512 exist)",
+                          "avx2, avx512 and amx exist)",
                           s->isa);
     backend_device *d = calloc(1, sizeof *d);
     if (d == NULL) return errmsg_set(e, ST_RESOURCES, "cpu: no memory for the device");
@@ -45,6 +47,9 @@ static status device_open(backend_device **out, const device_spec *s, errmsg *e)
     TRY_DONE(st, memory_alloc(&scratch, bytes, e));
     d->scratch = scratch;
     d->scratch_bytes = bytes;
+    void *fixed;
+    TRY_DONE(st, memory_alloc(&fixed, FIXED_BYTES, e));
+    d->fixed = fixed;
     int n = snprintf(d->name, sizeof d->name, "cpu %s, %u thread%s", isa->name, s->n_threads,
                      s->n_threads == 1 ? "" : "s");
     if (d->node != NULL)

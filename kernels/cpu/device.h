@@ -18,6 +18,7 @@ struct backend_device {
     numa *node;                     /* NULL: anywhere */
     float *scratch;                 /* CPU_SCRATCH_FLOATS per thread */
     uint64_t scratch_bytes;
+    char *fixed;                    /* FIXED_BYTES: rows in fixed point, for all threads */
     uint64_t n_events;              /* recorded; by the device's one caller */
     _Atomic uint64_t n_events_done; /* read from any thread */
     char name[64];

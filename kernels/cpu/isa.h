@@ -1,15 +1,16 @@
 /* isa.h - the arithmetic of the cpu backend as one table per instruction set.
  *
- * ref (plain C), avx2 (AVX2 + FMA + F16C) and avx512 (F, BW, VL, DQ) fill it; all three give the
- * same bits for the same inputs, whatever rows stand beside and however a range is cut between
+ * ref (plain C), avx2 (AVX2 + FMA + F16C), avx512 (F, BW, VL, DQ, VNNI) and amx (avx512 and AMX
+ * tiles of bytes) fill it; all give the same bits for the same inputs, whatever rows stand beside and however a range is cut between
  * threads. Functions work on a range of outputs so that threads can share an op. Only a NaN's sign
  * and payload may differ; that a result is NaN may not.
  *
  * Sums of products: sixteen f32 lanes, zero at first; term i goes to lane i mod 16 by one fused
  * multiply-add, i ascending; a lane without a term at the end is left as it is; then the tree
- * (l, l+8), (l, l+4), (l, l+2), (l, l+1). Stored types are converted to f32 first, exactly or, the
- * quantised ones, as quant.h says. This is the order of matmul (terms w[o,i] x[r,i]; a bias is
- * added to the tree's result), of rms_norm (x[i] x[i]) and of attention's scores (q[i] k[j,i]).
+ * (l, l+8), (l, l+4), (l, l+2), (l, l+1). Stored floats are converted to f32 first, exactly. This is
+ * the order of matmul (terms w[o,i] x[r,i]; a bias is added to the tree's result), of rms_norm
+ * (x[i] x[i]) and of attention's scores (q[i] k[j,i]). Products of quantised weights are sums of
+ * integers: fixed.h.
  *
  * Weights, biases and stored values may lie at any address (a model file maps them so); f32
  * activations are aligned as floats. The rounding mode is to nearest, denormals are not flushed.
@@ -21,16 +22,26 @@
 
 /* Floats of scratch, 64-byte aligned, that each thread brings along. */
 #define CPU_SCRATCH_FLOATS (160u * 1024u)
+#define CPU_FIXED_SCRATCH (256u * 1024u) /* bytes of it that matmul_fixed uses */
 #define CPU_HEAD_MAX 4096u /* largest n_head that attention's scratch holds */
 
 typedef struct {
     const char *name;
 
     /* out[r * n_out + o] for o in [o_begin, o_end), all n_rows rows; x is f32 [n_rows, n_in];
-     * bias f32 [n_out] or NULL. scratch: CPU_SCRATCH_FLOATS of the calling thread. */
+     * bias f32 [n_out] or NULL; type F32, F16 or BF16. scratch: CPU_SCRATCH_FLOATS of the calling
+     * thread. */
     void (*matmul)(float *out, const void *w, dtype type, uint32_t n_in, uint32_t n_out,
                    const float *x, const void *bias, uint32_t n_rows, uint32_t o_begin,
                    uint32_t o_end, float *scratch);
+    /* Rows of x as this table's matmul_fixed takes them for weights of a quantised type; `to` is
+     * aligned to 64 and has room for them (fixed.h). */
+    void (*fixed_rows)(void *to, const float *x, dtype type, uint32_t n_in, uint32_t n_rows);
+    /* matmul for quantised types, at most FIXED_ROWS_MAX rows in fixed point. From FIXED_ROWS_UNIT
+     * rows' room on, whole units of it may be read. */
+    void (*matmul_fixed)(float *out, const void *w, dtype type, uint32_t n_in, uint32_t n_out,
+                         const void *rows, const void *bias, uint32_t n_rows, uint32_t o_begin,
+                         uint32_t o_end, float *scratch);
     /* s = 1 / sqrt(sum / n + eps); out[i] = (x[i] * s) * w[i]; w f32 [n]. */
     void (*rms_norm_row)(float *out, const float *x, const void *w, uint32_t n, float eps);
     /* out[i] = fm_expf(x[i]), the same bits. What attention and silu use inside, seen alone. */
@@ -60,7 +71,7 @@ typedef struct {
     bool (*all_finite)(const float *x, uint64_t n);
 } cpu_isa;
 
-extern const cpu_isa cpu_isa_ref, cpu_isa_avx2, cpu_isa_avx512;
+extern const cpu_isa cpu_isa_ref, cpu_isa_avx2, cpu_isa_avx512, cpu_isa_amx;
 
 /* The best table that this machine runs ("auto"), or the named one; NULL: not here or no such. */
 const cpu_isa *cpu_isa_get(const char *name);

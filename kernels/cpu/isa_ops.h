@@ -1,4 +1,5 @@
-/* isa_ops.h - the functions behind the three tables, by name: x_ref, x_avx2, x_avx512. Only the
+/* isa_ops.h - the functions behind the three tables, by name: x_ref, x_avx2, x_avx512 (and
+ * x_amx, the products only). Only the
  * files of kernels/cpu include it; contracts are in isa.h. */
 #ifndef KERNELS_CPU_ISA_OPS_H
 #define KERNELS_CPU_ISA_OPS_H
@@ -8,7 +9,16 @@
 #define ISA_NAME_(op, isa) op##_##isa
 #define ISA_NAME(op, isa) ISA_NAME_(op, isa)
 
+#define ISA_FIXED_DECLARE(isa)                                                                     \
+    void ISA_NAME(fixed_rows, isa)(void *to, const float *x, dtype type, uint32_t n_in,            \
+                                   uint32_t n_rows);                                               \
+    void ISA_NAME(matmul_fixed, isa)(float *out, const void *w, dtype type, uint32_t n_in,         \
+                                     uint32_t n_out, const void *rows, const void *bias,           \
+                                     uint32_t n_rows, uint32_t o_begin, uint32_t o_end,            \
+                                     float *scratch);
+
 #define ISA_OPS_DECLARE(isa)                                                                       \
+    ISA_FIXED_DECLARE(isa)                                                                         \
     void ISA_NAME(matmul, isa)(float *out, const void *w, dtype type, uint32_t n_in,               \
                                uint32_t n_out, const float *x, const void *bias, uint32_t n_rows,  \
                                uint32_t o_begin, uint32_t o_end, float *scratch);                  \
@@ -31,11 +41,15 @@
 ISA_OPS_DECLARE(ref)
 ISA_OPS_DECLARE(avx2)
 ISA_OPS_DECLARE(avx512)
+ISA_FIXED_DECLARE(amx)
 
-#define ISA_TABLE(isa)                                                                             \
-    const cpu_isa ISA_NAME(cpu_isa, isa) = {                                                       \
-        .name = #isa,                                                                              \
+/* The table `table`: products of quants of its own, everything else from `isa`. */
+#define ISA_TABLE(table, isa)                                                                      \
+    const cpu_isa ISA_NAME(cpu_isa, table) = {                                                     \
+        .name = #table,                                                                            \
         .matmul = ISA_NAME(matmul, isa),                                                           \
+        .fixed_rows = ISA_NAME(fixed_rows, table),                                                 \
+        .matmul_fixed = ISA_NAME(matmul_fixed, table),                                             \
         .rms_norm_row = ISA_NAME(rms_norm_row, isa),                                               \
         .exp = ISA_NAME(exp, isa),                                                                 \
         .silu_mul = ISA_NAME(silu_mul, isa),                                                       \

@@ -1,13 +1,11 @@
 /* matmul_decode_v16.h - products of few rows, in the v16 operations of the header included before.
  *
  * Weights are streamed once from memory, converted in registers and used for all rows; the next
- * tile's weights are fetched ahead. Bound by memory. Quants (quant.h) keep the lanes of two outputs
- * in registers for a span of values, which the processor overlaps with the next two. */
+ * tile's weights are fetched ahead. Bound by memory. */
 #ifndef KERNELS_CPU_MATMUL_DECODE_V16_H
 #define KERNELS_CPU_MATMUL_DECODE_V16_H
 
 #include "kernels/cpu/convert.h"
-#include "kernels/cpu/quant_v16.h"
 #include "kernels/cpu/v16_load.h"
 
 typedef struct {
@@ -79,91 +77,6 @@ V16 void decode_tile(const product *p, dtype type, uint32_t r, uint32_t o, const
         }
     }
     store_tile(p, acc, r, o, n_rows, n_outs);
-}
-
-/* n values of n_outs outputs go to their lanes, a vector for each row, one output after the other;
- * n_outs * n_rows <= 4. */
-V16 void dot_span(const product *p, dtype type, v16 *lanes, const char *w, const float *x,
-                  const uint32_t n, const uint32_t n_rows, const uint32_t n_outs)
-{
-    v16 acc[4];
-    const float *row[4];
-    quant_span b[2];
-#pragma GCC unroll 4
-    for (uint32_t k = 0; k < n_rows; k++) {
-        row[k] = x + (uint64_t)k * p->n_in;
-        __asm__("" : "+r"(row[k])); /* one register, not one for each address below */
-    }
-#pragma GCC unroll 2
-    for (uint32_t j = 0; j < n_outs; j++) quant_open(type, &b[j], w + j * p->row_bytes, n);
-#pragma GCC unroll 4
-    for (uint32_t k = 0; k < n_rows * n_outs; k++) acc[k] = lanes[k];
-#pragma GCC unroll 16
-    for (uint32_t c = 0; c < n / 16; c++) {
-#pragma GCC unroll 2
-        for (uint32_t j = 0; j < n_outs; j++) {
-            v16 wv = quant_vector(type, &b[j], c);
-#pragma GCC unroll 4
-            for (uint32_t k = 0; k < n_rows; k++) {
-                v16 *a = &acc[j * n_rows + k];
-                *a = v16_fma(wv, v16_load(row[k] + 16 * c), *a);
-            }
-        }
-    }
-#pragma GCC unroll 4
-    for (uint32_t k = 0; k < n_rows * n_outs; k++) lanes[k] = acc[k];
-}
-
-V16 void fetch(const char *p, const uint32_t bytes)
-{
-#pragma GCC unroll 8
-    for (uint32_t at = 0; at < bytes; at += 64) _mm_prefetch(p + at, _MM_HINT_T0);
-}
-
-/* decode_tile of quants, from row 0 on; lanes of output j lie together. */
-V16 void decode_quant_tile(const product *p, dtype type, uint32_t o, const uint32_t n_rows,
-                           uint32_t n_outs)
-{
-    const uint32_t span_bytes = QUANT_SPAN / quant_block_values(type) * quant_block_bytes(type);
-    const char *w = p->w + o * p->row_bytes;
-    const uint64_t ahead = n_outs * p->row_bytes;
-    v16 lanes[16], acc[16];
-    uint32_t i = 0;
-    for (uint32_t j = 0; j < 16; j++) lanes[j] = acc[j] = v16_zero();
-    for (; i + QUANT_SPAN <= p->n_in; i += QUANT_SPAN, w += span_bytes) {
-        uint32_t j = 0;
-        for (; n_rows <= 2 && j + 2 <= n_outs; j += 2) {
-            const char *wj = w + j * p->row_bytes;
-            fetch(wj + ahead, span_bytes);
-            fetch(wj + p->row_bytes + ahead, span_bytes);
-            dot_span(p, type, lanes + j * n_rows, wj, p->x + i, QUANT_SPAN, n_rows,
-                     n_rows <= 2 ? 2 : 1);
-        }
-        for (; j < n_outs; j++) {
-            fetch(w + j * p->row_bytes + ahead, span_bytes);
-            dot_span(p, type, lanes + j * n_rows, w + j * p->row_bytes, p->x + i, QUANT_SPAN,
-                     n_rows, 1);
-        }
-    }
-    if (quant_block_values(type) < QUANT_SPAN) {
-        for (; i < p->n_in; i += 32, w += quant_block_bytes(type)) {
-            for (uint32_t j = 0; j < n_outs; j++)
-                dot_span(p, type, lanes + j * n_rows, w + j * p->row_bytes, p->x + i, 32, n_rows,
-                         1);
-        }
-    }
-    for (uint32_t j = 0; j < n_outs; j++) {
-        for (uint32_t k = 0; k < n_rows; k++) acc[k * n_outs + j] = lanes[j * n_rows + k];
-    }
-    store_tile(p, acc, 0, o, n_rows, n_outs);
-}
-
-V16 void decode_quant(const product *p, dtype type, const uint32_t n_rows, uint32_t o_begin,
-                      uint32_t o_end)
-{
-    const uint32_t n = n_rows == 1 ? 8 : 16 / n_rows;
-    for (uint32_t o = o_begin; o < o_end; o += n)
-        decode_quant_tile(p, type, o, n_rows, o_end - o < n ? o_end - o : n);
 }
 
 V16 void decode(const product *p, dtype type, const uint32_t n_rows, const uint32_t n_outs,

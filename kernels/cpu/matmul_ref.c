@@ -1,10 +1,10 @@
-/* The plain reference of the product: a block of each weight row is converted, then every output
- * goes on with its own sixteen lanes. */
+/* The plain reference of the product with floats: a piece of each weight row is converted, then
+ * every output goes on with its own sixteen lanes. */
 #include "kernels/cpu/convert.h"
 #include "kernels/cpu/isa_ops.h"
 #include "kernels/cpu/lanes_ref.h"
 
-#define PIECE 512u /* values converted at a time; a multiple of every block and of 16 */
+#define PIECE 512u /* values converted at a time; a multiple of 16 */
 
 void matmul_ref(float *out, const void *w, dtype type, uint32_t n_in, uint32_t n_out,
                 const float *x, const void *bias, uint32_t n_rows, uint32_t o_begin,

@@ -14,15 +14,13 @@
 #include "kernels/cpu/convert.h"
 #include "kernels/cpu/isa_ops.h"
 #include "kernels/cpu/matmul_decode_v16.h"
-#include "kernels/cpu/quant_v16.h"
 #include "kernels/cpu/v16_load.h"
 
-#define DECODE_ROWS_MAX 16u /* above it, converting once for all rows pays; quants: above 4 */
+#define DECODE_ROWS_MAX 16u /* above it, converting once for all rows pays */
 #define BLOCK_ROWS 96u
 #define GROUP_OUTS 48u
-#define DEPTH 512u          /* a multiple of QUANT_SPAN */
+#define DEPTH 512u
 #define PANEL_FLOATS (TILE_OUTS * DEPTH)
-_Static_assert(DEPTH % QUANT_SPAN == 0, "whole blocks");
 _Static_assert(GROUP_OUTS % 16 == 0 && GROUP_OUTS % TILE_OUTS == 0, "whole tiles and vectors");
 _Static_assert(PANEL_FLOATS + BLOCK_ROWS * GROUP_OUTS * 16 <= CPU_SCRATCH_FLOATS, "scratch");
 
@@ -51,11 +49,6 @@ V16 void fill_panel(const product *p, dtype type, float *panel, uint32_t o, uint
         }
         const char *w = p->w + (o + j) * p->row_bytes;
         uint32_t c = 0;
-        if (quant_is(type)) {
-            w += i / quant_block_values(type) * quant_block_bytes(type);
-            quant_store(type, to, 16 * TILE_OUTS, w, n);
-            continue;
-        }
         w += i / 32 * bytes_of_32(type);
         for (; 16 * c + 32 <= n; c += 2, w += bytes_of_32(type)) {
             v16_store(to + 16 * TILE_OUTS * c, v16_load_half(type, w, 0));
@@ -187,36 +180,13 @@ V16 void matmul_floats(const product *p, dtype type, uint32_t o_begin, uint32_t 
     matmul_blocks(p, type, o_begin, o_end, scratch);
 }
 
-V16 void matmul_quants(const product *p, dtype type, uint32_t o_begin, uint32_t o_end,
-                       float *scratch)
-{
-    switch (p->n_rows) {
-    case 1:
-        decode_quant(p, type, 1, o_begin, o_end);
-        return;
-    case 2:
-        decode_quant(p, type, 2, o_begin, o_end);
-        return;
-    case 3:
-        decode_quant(p, type, 3, o_begin, o_end);
-        return;
-    case 4:
-        decode_quant(p, type, 4, o_begin, o_end);
-        return;
-    }
-    matmul_blocks(p, type, o_begin, o_end, scratch);
-}
-
 /* One function per type, so that each is optimised with its type as a constant. */
 #define MATMUL_OF_TYPE(type)                                                                       \
     static void matmul_##type(const product *p, uint32_t o_begin, uint32_t o_end, float *scratch)  \
     {                                                                                              \
-        if (quant_is(type))                                                                        \
-            matmul_quants(p, type, o_begin, o_end, scratch);                                       \
-        else                                                                                       \
-            matmul_floats(p, type, o_begin, o_end, scratch);                                       \
+        matmul_floats(p, type, o_begin, o_end, scratch);                                           \
     }
-#define MATMUL_TYPES(X) X(DT_F32) X(DT_F16) X(DT_BF16) QUANT_TYPES(X)
+#define MATMUL_TYPES(X) X(DT_F32) X(DT_F16) X(DT_BF16)
 MATMUL_TYPES(MATMUL_OF_TYPE)
 
 void ISA_NAME(matmul, V16_ISA)(float *out, const void *w, dtype type, uint32_t n_in, uint32_t n_out,
@@ -233,6 +203,6 @@ void ISA_NAME(matmul, V16_ISA)(float *out, const void *w, dtype type, uint32_t n
         return;
         MATMUL_TYPES(MATMUL_CASE)
     default:
-        CHECK(!"a type that supports() refuses");
+        CHECK(!"a type that is no float");
     }
 }

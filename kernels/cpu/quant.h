@@ -6,8 +6,8 @@
  *
  * q is an integer of at most 8 bits, s and m are products of the block's f16 scales and small
  * integers. Those products and s * q are exact, so a value is the f32 nearest to what is stored,
- * and an infinite or NaN scale gives what IEEE says. All instruction sets compute it so, for
- * products and embeddings alike.
+ * and an infinite or NaN scale gives what IEEE says. Embeddings are computed so, by the plain
+ * reference everywhere; products take q, s and m as they are (fixed.h).
  *
  * The layouts (GGUF specification; offsets in bytes; nibble: low 4 bits, then high; f16 d, dmin):
  *
@@ -112,52 +112,14 @@ static inline uint32_t quant_u32(const void *p)
     return u;
 }
 
-/* x - 32 in each byte, x below 64: flip bit 5, then its new value is the sign of the bits above. */
-static inline uint64_t quant_minus_32(uint64_t x)
-{
-    x ^= 0x2020202020202020ull;
-    uint64_t sign = x & 0x2020202020202020ull;
-    return x | sign << 1 | sign << 2;
-}
+/* The plain reference: one block as integers and, for each sixteen values, s and m. */
+typedef struct {
+    int q[256];
+    float s[16], m[16];
+} quant_plain;
+void quant_open_ref(quant_plain *b, const void *p, dtype type);
 
-/* The twelve scale bytes of Q4_K and Q5_K, six bits each: *scale holds the eight scales, *min the
- * eight minima, a byte each. */
-static inline void quant_scales_k4(const void *p, uint64_t *scale, uint64_t *min)
-{
-    uint32_t a = quant_u32(p), b = quant_u32((const char *)p + 4);
-    uint32_t c = quant_u32((const char *)p + 8);
-    uint32_t scale_high = (c & 0x0f0f0f0fu) | (a >> 2 & 0x30303030u);
-    uint32_t min_high = (c >> 4 & 0x0f0f0f0fu) | (b >> 2 & 0x30303030u);
-    *scale = (a & 0x3f3f3f3fu) | (uint64_t)scale_high << 32;
-    *min = (b & 0x3f3f3f3fu) | (uint64_t)min_high << 32;
-}
-
-/* The twelve scale bytes of Q3_K as sixteen signed bytes, 32 subtracted. */
-static inline void quant_scales_k3(const void *p, uint64_t scale[2])
-{
-    uint32_t a = quant_u32(p), b = quant_u32((const char *)p + 4);
-    uint32_t c = quant_u32((const char *)p + 8);
-    uint32_t w[4] = {(a & 0x0f0f0f0fu) | (c << 4 & 0x30303030u),
-                     (b & 0x0f0f0f0fu) | (c << 2 & 0x30303030u),
-                     (a >> 4 & 0x0f0f0f0fu) | (c & 0x30303030u),
-                     (b >> 4 & 0x0f0f0f0fu) | (c >> 2 & 0x30303030u)};
-    scale[0] = quant_minus_32(w[0] | (uint64_t)w[1] << 32);
-    scale[1] = quant_minus_32(w[2] | (uint64_t)w[3] << 32);
-}
-
-/* The eight scales of IQ4_XS as signed bytes, 32 subtracted; high: two bits of each, low: four. */
-static inline uint64_t quant_scales_iq4(uint64_t high, uint64_t low)
-{
-    low = (low | low << 16) & 0x0000ffff0000ffffull;
-    low = (low | low << 8) & 0x00ff00ff00ff00ffull;
-    low = (low | low << 4) & 0x0f0f0f0f0f0f0f0full;
-    high = (high | high << 24) & 0x000000ff000000ffull;
-    high = (high | high << 12) & 0x000f000f000f000full;
-    high = (high | high << 6) & 0x0303030303030303ull;
-    return quant_minus_32(low | high << 4);
-}
-
-/* The plain reference: n values (whole blocks) to f32. */
+/* n values (whole blocks) to f32, of every instruction set's table. */
 void quant_to_f32_ref(float *out, const void *in, dtype type, uint64_t n);
 
 #endif

@@ -7,12 +7,6 @@
 
 static const int8_t iq4[16] = {QUANT_IQ4_VALUES};
 
-/* One block: q and, for each sixteen values, s and m. */
-typedef struct {
-    int q[256];
-    float s[16], m[16];
-} plain_block;
-
 static float f16_at(const uint8_t *p)
 {
     return f32_of_f16(load_u16(p));
@@ -24,7 +18,7 @@ static int nibble(const uint8_t *q, uint32_t i, uint32_t high)
 }
 
 /* Blocks of 32 values with one scale; quants at q, fifth bits in `high`. */
-static void open_32(plain_block *b, dtype type, const uint8_t *p)
+static void open_32(quant_plain *b, dtype type, const uint8_t *p)
 {
     bool has_min = quant_has_min(type), five = type == DT_Q5_0 || type == DT_Q5_1;
     const uint8_t *q = p + (has_min ? 4 : 2);
@@ -44,7 +38,7 @@ static void open_32(plain_block *b, dtype type, const uint8_t *p)
     }
 }
 
-static void open_q2_k(plain_block *b, const uint8_t *p)
+static void open_q2_k(quant_plain *b, const uint8_t *p)
 {
     for (uint32_t i = 0; i < 256; i++)
         b->q[i] = p[16 + 32 * (i / 128) + i % 32] >> 2 * (i / 32 % 4) & 3;
@@ -54,7 +48,7 @@ static void open_q2_k(plain_block *b, const uint8_t *p)
     }
 }
 
-static void open_q3_k(plain_block *b, const uint8_t *p)
+static void open_q3_k(quant_plain *b, const uint8_t *p)
 {
     for (uint32_t i = 0; i < 256; i++) {
         int low = p[32 + 32 * (i / 128) + i % 32] >> 2 * (i / 32 % 4) & 3;
@@ -68,7 +62,7 @@ static void open_q3_k(plain_block *b, const uint8_t *p)
 }
 
 /* Q4_K and Q5_K. */
-static void open_q45_k(plain_block *b, dtype type, const uint8_t *p)
+static void open_q45_k(quant_plain *b, dtype type, const uint8_t *p)
 {
     const uint8_t *q = type == DT_Q5_K ? p + 48 : p + 16, *scale = p + 4;
     for (uint32_t i = 0; i < 256; i++) {
@@ -84,7 +78,7 @@ static void open_q45_k(plain_block *b, dtype type, const uint8_t *p)
     }
 }
 
-static void open_q6_k(plain_block *b, const uint8_t *p)
+static void open_q6_k(quant_plain *b, const uint8_t *p)
 {
     for (uint32_t i = 0; i < 256; i++) {
         uint32_t h = i / 128, j = i / 32 % 4, l = i % 32;
@@ -95,7 +89,7 @@ static void open_q6_k(plain_block *b, const uint8_t *p)
     for (uint32_t c = 0; c < 16; c++) b->s[c] = f16_at(p + 208) * (float)(int8_t)p[192 + c];
 }
 
-static void open_iq4_xs(plain_block *b, const uint8_t *p)
+static void open_iq4_xs(quant_plain *b, const uint8_t *p)
 {
     for (uint32_t i = 0; i < 256; i++)
         b->q[i] = iq4[nibble(p + 8, 16 * (i / 32) + i % 16, i / 16 % 2)];
@@ -106,33 +100,38 @@ static void open_iq4_xs(plain_block *b, const uint8_t *p)
     }
 }
 
+void quant_open_ref(quant_plain *b, const void *p, dtype type)
+{
+    switch (type) {
+    case DT_Q2_K:
+        open_q2_k(b, p);
+        break;
+    case DT_Q3_K:
+        open_q3_k(b, p);
+        break;
+    case DT_Q4_K:
+    case DT_Q5_K:
+        open_q45_k(b, type, p);
+        break;
+    case DT_Q6_K:
+        open_q6_k(b, p);
+        break;
+    case DT_IQ4_XS:
+        open_iq4_xs(b, p);
+        break;
+    default:
+        open_32(b, type, p);
+    }
+}
+
 void quant_to_f32_ref(float *out, const void *in, dtype type, uint64_t n)
 {
     uint32_t values = quant_block_values(type), bytes = quant_block_bytes(type);
     const uint8_t *p = in;
     CHECK(n % values == 0);
     for (; n > 0; n -= values, p += bytes, out += values) {
-        plain_block b;
-        switch (type) {
-        case DT_Q2_K:
-            open_q2_k(&b, p);
-            break;
-        case DT_Q3_K:
-            open_q3_k(&b, p);
-            break;
-        case DT_Q4_K:
-        case DT_Q5_K:
-            open_q45_k(&b, type, p);
-            break;
-        case DT_Q6_K:
-            open_q6_k(&b, p);
-            break;
-        case DT_IQ4_XS:
-            open_iq4_xs(&b, p);
-            break;
-        default:
-            open_32(&b, type, p);
-        }
+        quant_plain b;
+        quant_open_ref(&b, p, type);
         for (uint32_t i = 0; i < values; i++) {
             float s = b.s[i / 16], q = (float)b.q[i];
             out[i] = quant_has_min(type) ? __builtin_fmaf(s, q, b.m[i / 16]) : s * q;

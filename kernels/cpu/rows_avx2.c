@@ -1,4 +1,3 @@
 #include "kernels/cpu/v16_avx2.h"
-#include "kernels/cpu/quant_avx2.h"
 
 #include "kernels/cpu/rows_v16.h"

@@ -154,20 +154,6 @@ V16 v16 v16_load_bf16_part(const void *p, uint32_t n)
     return v16_load_bf16(h);
 }
 
-V16 v16 v16_of_i8(__m128i q)
-{
-    return (v16){_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(q)),
-                 _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_unpackhi_epi64(q, q)))};
-}
-
-V16 v16 v16_broadcast_f16(const void *p)
-{
-    short h;
-    memcpy(&h, p, sizeof h);
-    __m256 x = _mm256_cvtph_ps(_mm_set1_epi16(h));
-    return (v16){x, x};
-}
-
 V16 void v16_store_f16(void *p, v16 a)
 {
     __m128i *h = p;

@@ -133,20 +133,6 @@ V16 v16 v16_load_bf16_part(const void *p, uint32_t n)
     return _mm512_castsi512_ps(_mm512_slli_epi32(u, 16));
 }
 
-/* Sixteen signed bytes. */
-V16 v16 v16_of_i8(__m128i q)
-{
-    return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(q));
-}
-
-/* The f16 at p in every lane. */
-V16 v16 v16_broadcast_f16(const void *p)
-{
-    short h;
-    __builtin_memcpy(&h, p, sizeof h);
-    return _mm512_cvtph_ps(_mm256_set1_epi16(h));
-}
-
 V16 void v16_store_f16(void *p, v16 a)
 {
     _mm256_storeu_si256(p, _mm512_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT));

@@ -1,6 +1,5 @@
-/* v16_load.h - stored floats (F32, F16, BF16) as v16; quant_v16.h has the other types. Include one
- * of the v16_<isa>.h before. `type` is a constant wherever these are called, so that the choice
- * costs nothing. */
+/* v16_load.h - stored floats (F32, F16, BF16) as v16. Include one of the v16_<isa>.h before. `type`
+ * is a constant wherever these are called, so that the choice costs nothing. */
 #ifndef KERNELS_CPU_V16_LOAD_H
 #define KERNELS_CPU_V16_LOAD_H
 

@@ -4,6 +4,7 @@
 
 #include "common/log.h"
 #include "kernels/cuda/peer.h"
+#include "kernels/cuda/walk.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -133,6 +134,7 @@ static status open_all(backend_device *d, errmsg *e)
     for (uint32_t i = 0; i < CUDA_EVENTS; i++)
         TRY_CUDA(d, cudaEventCreateWithFlags(&d->event[i], cudaEventDisableTiming), e);
     TRY_CUDA(d, cuda_matmul_setup(), e);
+    TRY_CUDA(d, cuda_walk_setup(), e);
     return cuda_loader_open(d, e);
 }
 
@@ -227,7 +229,14 @@ static void queue_close(backend_queue *q)
     (void)cudaFree(q->prepared);
     (void)cudaFree(q->exponents);
     (void)cudaFree(q->partial);
+    (void)cudaFree(q->expanded);
     free(q);
+}
+
+uint64_t cuda_queue_bytes(void)
+{
+    return CUDA_PREPARED_BYTES + CUDA_PREPARED_ROWS * sizeof(int32_t) + CUDA_PARTIAL_BYTES +
+           CUDA_EXPANDED_BYTES;
 }
 
 static status queue_fill(backend_queue *q, errmsg *e)
@@ -238,6 +247,7 @@ static status queue_fill(backend_queue *q, errmsg *e)
     TRY_CUDA(d, cudaMalloc(&q->prepared, CUDA_PREPARED_BYTES), e);
     TRY_CUDA(d, cudaMalloc((void **)&q->exponents, CUDA_PREPARED_ROWS * sizeof(int32_t)), e);
     TRY_CUDA(d, cudaMalloc((void **)&q->partial, CUDA_PARTIAL_BYTES), e);
+    TRY_CUDA(d, cudaMalloc(&q->expanded, CUDA_EXPANDED_BYTES), e);
     return ST_OK;
 }
 
@@ -370,6 +380,9 @@ const backend *backend_cuda(void)
         .kv_copy_block = cuda_kv_copy_block,
         .kv_wipe_block = cuda_kv_wipe_block,
         .peer = &cuda_peer_table,
+        .walk_open = cuda_walk_open,
+        .walk_close = cuda_walk_close,
+        .walk = cuda_walk,
     };
     return &table;
 }

@@ -17,6 +17,7 @@
 #define CUDA_PREPARED_BYTES (64ull << 20) /* activations in the tensor core's order, per queue */
 #define CUDA_PREPARED_ROWS  4096u
 #define CUDA_PARTIAL_BYTES  (64ull << 20) /* attention cells that wait to be merged, per queue */
+#define CUDA_EXPANDED_BYTES (256ull << 20) /* a matrix as f16 for a prompt's products, per queue */
 
 typedef struct cuda_weight cuda_weight;
 
@@ -46,6 +47,7 @@ struct backend_queue {
     void *prepared;     /* CUDA_PREPARED_BYTES */
     int32_t *exponents; /* [CUDA_PREPARED_ROWS] */
     float *partial;     /* CUDA_PARTIAL_BYTES */
+    void *expanded;     /* CUDA_EXPANDED_BYTES */
     /* What `prepared` holds: x [prepared_rows, prepared_n] as it was; 0 rows: nothing. */
     uint64_t prepared_x;
     uint32_t prepared_n, prepared_rows;
@@ -72,6 +74,9 @@ status cuda_weight_open(backend_device *d, dev_weight *out, const void *host, dt
                         uint32_t n_in, uint32_t n_out, errmsg *e);
 status cuda_weights_from_host(backend_device *d, dev_ptr *out, const void *host, uint64_t bytes,
                               errmsg *e);
+/* Device bytes that a matrix takes, the driver's rounding left out; and those of a queue. */
+uint64_t cuda_weight_bytes(dtype type, uint32_t n_in, uint32_t n_out);
+uint64_t cuda_queue_bytes(void);
 bool cuda_weight_type(dtype t); /* products and embeddings of it exist */
 cuda_matrix cuda_matrix_of(const dev_weight *w);
 
@@ -96,5 +101,10 @@ status cuda_check_finite(backend_queue *q, dev_ptr flags, dev_ptr x, uint32_t n,
 status cuda_kv_copy_block(backend_queue *q, const kv_args *kv, uint32_t to, uint32_t from,
                           uint32_t n_positions);
 status cuda_kv_wipe_block(backend_queue *q, const kv_args *kv, uint32_t block);
+
+/* walk.c */
+status cuda_walk_open(backend_device *d, backend_walk **out, const walk_desc *w, errmsg *e);
+void cuda_walk_close(backend_walk *w);
+status cuda_walk(backend_queue *q, const backend_walk *w, bool head);
 
 #endif

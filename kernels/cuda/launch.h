@@ -27,17 +27,21 @@ extern "C" {
 
 #include "common/dtype.h"
 
-/* How a weight lies on the device.
- * FORM_ROWS: as stored, f32 rows.
- * FORM_F16: tiles of 8 outputs, blocks of 32 inputs: [n_out/8][n_in/32][32 lanes][8 x f16]. Lane l
- *     holds output l / 4 and, with q = l % 4, inputs 2q, 2q+1, 2q+8, 2q+9 and the same plus 16:
- * what the tensor core takes as its operand. Ends are filled with zeros. FORM_Q8: the same order,
- * values as unsigned bytes (q + 128), then the 8 scales of the block (f16): 272 bytes a block. */
-typedef enum { FORM_ROWS, FORM_F16, FORM_Q8 } cuda_form;
+/* How a weight lies on the device: tiles of 8 outputs, each a row of units (forms.cuh).
+ * FORM_ROWS: none of that: as stored, f32 rows.
+ * FORM_F16: a unit is a block of 32 inputs: [32 lanes][8 x f16]. Lane l holds output l / 4 and, with
+ *     q = l % 4, inputs 2q, 2q+1, 2q+8, 2q+9 and the same plus 16: what the tensor core takes as its
+ *     operand. Ends are filled with zeros.
+ * FORM_Q8: the same order, values as unsigned bytes (q + 128), then the 8 scales (f16).
+ * FORM_Q4K, FORM_Q6K: a unit is a super-block of 256 inputs in the same order of lanes; n_in and
+ *     what a segment takes of it are whole units. Types without a form here are held as FORM_F16. */
+typedef enum { FORM_ROWS, FORM_F16, FORM_Q8, FORM_Q4K, FORM_Q6K } cuda_form;
 #define TILE_OUT  8u   /* outputs in a tile */
 #define BLOCK_IN  32u  /* inputs in a block */
 #define F16_BLOCK 512u /* bytes */
 #define Q8_BLOCK  272u
+#define Q4K_UNIT  1184u
+#define Q6K_UNIT  1680u
 
 typedef struct {
     const void *data;
@@ -66,6 +70,25 @@ static inline BOTH_SIDES uint32_t cuda_blocks_in(uint32_t n_in)
     return (n_in + BLOCK_IN - 1) / BLOCK_IN;
 }
 
+static inline BOTH_SIDES uint32_t cuda_unit_blocks(cuda_form form)
+{
+    return form == FORM_Q4K || form == FORM_Q6K ? 8u : 1u;
+}
+
+static inline BOTH_SIDES uint32_t cuda_unit_bytes(cuda_form form)
+{
+    return form == FORM_F16   ? F16_BLOCK
+           : form == FORM_Q8  ? Q8_BLOCK
+           : form == FORM_Q4K ? Q4K_UNIT
+                              : Q6K_UNIT;
+}
+
+/* Of a tile in any form but FORM_ROWS. */
+static inline BOTH_SIDES uint64_t cuda_tile_bytes(cuda_form form, uint32_t n_in)
+{
+    return (uint64_t)(cuda_blocks_in(n_in) / cuda_unit_blocks(form)) * cuda_unit_bytes(form);
+}
+
 /* Once per device, before the products: shared memory limits. */
 cudaError_t cuda_matmul_setup(void);
 
@@ -83,7 +106,7 @@ cudaError_t cuda_matmul_one(cudaStream_t s, float *out, const cuda_matrix *w, co
 cudaError_t cuda_matmul_few(cudaStream_t s, float *out, const cuda_matrix *w, const void *prepared,
                             const int32_t *exponents, const float *bias, uint32_t n_rows,
                             uint32_t n_sms);
-/* The same for many rows: more than 8. */
+/* The same for many rows: more than 8. FORM_F16 or FORM_Q8. */
 cudaError_t cuda_matmul_many(cudaStream_t s, float *out, const cuda_matrix *w, const void *prepared,
                              const int32_t *exponents, const float *bias, uint32_t n_rows);
 cudaError_t cuda_matmul_f32(cudaStream_t s, float *out, const cuda_matrix *w, const float *x,
@@ -91,6 +114,8 @@ cudaError_t cuda_matmul_f32(cudaStream_t s, float *out, const cuda_matrix *w, co
 
 /* --- weights --- */
 
+/* Tiles of w in FORM_F16, at `to`: cuda_tile_bytes(FORM_F16, w->n_in) each. */
+cudaError_t cuda_expand(cudaStream_t s, void *to, const cuda_matrix *w);
 /* n_out rows (a multiple of TILE_OUT, or the matrix's last) of `stored`, as the file has them, to
  * tiles at `to`. FORM_F16 of BF16: the bits only; *max_bits grows to the largest magnitude. */
 cudaError_t cuda_repack(cudaStream_t s, void *to, cuda_form form, const void *stored, dtype type,
@@ -125,11 +150,15 @@ typedef struct {
 cudaError_t cuda_launch_kv_write(cudaStream_t s, const cuda_kv *kv, const float *k, const float *v,
                                  uint32_t n_rows);
 
-/* n_cells > 0: one block per cell, results meet in partial (cuda_partial_floats); 0: each block
- * walks its rows' cells. The same bits either way. */
+/* Each block walks its rows' cells. */
 cudaError_t cuda_launch_attention(cudaStream_t s, float *out, const float *x, const cuda_kv *kv,
-                                  uint32_t n_heads, float scale, uint32_t window, uint32_t n_rows,
-                                  float *partial, uint32_t n_cells);
+                                  uint32_t n_heads, float scale, uint32_t window, uint32_t n_rows);
+/* One block per cell, n_cells > 0 at most; results meet in partial (cuda_partial_floats): the same
+ * bits. */
+cudaError_t cuda_launch_attention_cells(cudaStream_t s, float *out, const float *x,
+                                        const cuda_kv *kv, uint32_t n_heads, float scale,
+                                        uint32_t window, uint32_t n_rows, float *partial,
+                                        uint32_t n_cells);
 uint64_t cuda_partial_floats(uint32_t n_rows, uint32_t n_heads, uint32_t n_head, uint32_t n_cells);
 /* Blocks that an attention without cells would have. */
 uint32_t cuda_attention_blocks(uint32_t n_rows, uint32_t n_heads, uint32_t n_kv_heads);

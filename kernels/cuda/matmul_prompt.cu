@@ -2,7 +2,7 @@
 // in the order of the tensor core already, so that a stage is copied as it lies. (By 16 bytes a
 // thread: two dozen bulk copies a stage, one after the other, held up the warp that issued them.)
 // Between segments the sums wait in `out`, each in its own thread's places.
-#include "kernels/cuda/common.cuh"
+#include "kernels/cuda/forms.cuh"
 
 static constexpr uint32_t WARP_TILES = 4; // of 8 outputs, in each of 4 columns of warps
 static constexpr uint32_t ROWS = 128, OUTS = 4 * WARP_TILES * TILE_OUT;

@@ -49,6 +49,29 @@ static void forget_if_written(backend_queue *q, uint64_t out, uint64_t bytes)
     if (out < end && q->prepared_x < out + bytes) q->prepared_rows = 0;
 }
 
+/* Many rows, prepared: super-blocks are first made f16, where there is room for that. */
+static status product_many(backend_queue *q, float *out, const cuda_matrix *m, const float *bias,
+                           uint32_t n_rows)
+{
+    const backend_device *d = q->device;
+    cuda_matrix f16 = *m;
+    if (cuda_unit_blocks(m->form) > 1) {
+        f16.form = FORM_F16;
+        f16.data = q->expanded;
+        TRY(cuda_result(d, cuda_expand(q->stream, q->expanded, m), "cuda_expand", NULL));
+    }
+    return cuda_result(
+        d, cuda_matmul_many(q->stream, out, &f16, q->prepared, q->exponents, bias, n_rows),
+        "cuda_matmul_many", NULL);
+}
+
+static bool has_room(const cuda_matrix *m)
+{
+    uint64_t n_tiles = ((uint64_t)m->n_out + TILE_OUT - 1) / TILE_OUT;
+    return cuda_unit_blocks(m->form) == 1 ||
+           n_tiles * cuda_tile_bytes(FORM_F16, m->n_in) <= CUDA_EXPANDED_BYTES;
+}
+
 static status product(backend_queue *q, float *out, const cuda_matrix *m, uint64_t x,
                       const float *bias, uint32_t n_rows)
 {
@@ -59,14 +82,10 @@ static status product(backend_queue *q, float *out, const cuda_matrix *m, uint64
                            "cuda_matmul_one", NULL);
     }
     TRY(prepare(q, x, m->n_in, n_rows));
-    if (n_rows <= DECODE_ROWS)
-        return cuda_result(
-            d,
-            cuda_matmul_few(q->stream, out, m, q->prepared, q->exponents, bias, n_rows, d->n_sms),
-            "cuda_matmul_few", NULL);
-    return cuda_result(d,
-                       cuda_matmul_many(q->stream, out, m, q->prepared, q->exponents, bias, n_rows),
-                       "cuda_matmul_many", NULL);
+    if (n_rows > DECODE_ROWS && has_room(m)) return product_many(q, out, m, bias, n_rows);
+    return cuda_result(
+        d, cuda_matmul_few(q->stream, out, m, q->prepared, q->exponents, bias, n_rows, d->n_sms),
+        "cuda_matmul_few", NULL);
 }
 
 status cuda_matmul(backend_queue *q, dev_ptr out, const dev_weight *w, dev_ptr x, dev_ptr bias,
@@ -180,8 +199,14 @@ status cuda_attention(backend_queue *q, dev_ptr out, dev_ptr x, const kv_args *k
     CHECK(kv->n_head <= ATTENTION_HEAD_MAX && n_heads % kv->n_kv_heads == 0);
     if (n_rows == 0) return ST_OK;
     cuda_kv a = kv_of(kv, rows);
-    LAUNCH(q, cuda_launch_attention, cuda_address(out), cuda_address(x), &a, n_heads, scale, window,
-           n_rows, q->partial, cells_of(q, kv, rows, n_heads, n_rows));
+    uint32_t n_cells = cells_of(q, kv, rows, n_heads, n_rows);
+    if (n_cells == 0) {
+        LAUNCH(q, cuda_launch_attention, cuda_address(out), cuda_address(x), &a, n_heads, scale,
+               window, n_rows);
+    } else {
+        LAUNCH(q, cuda_launch_attention_cells, cuda_address(out), cuda_address(x), &a, n_heads,
+               scale, window, n_rows, q->partial, n_cells);
+    }
     return ST_OK;
 }
 

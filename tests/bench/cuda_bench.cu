@@ -107,15 +107,14 @@ int main()
     static const struct {
         uint32_t n_in, n_out;
     } shapes[] = {{4096, 1024}, {4096, 4096}, {4096, 14336}, {14336, 4096}, {4096, 128256}};
-    static const cuda_form forms[] = {FORM_F16, FORM_Q8};
-    static const char *const names[] = {"f16/bf16", "q8_0"};
+    static const cuda_form forms[] = {FORM_F16, FORM_Q8, FORM_Q4K, FORM_Q6K};
+    static const char *const names[] = {"f16/bf16", "q8_0", "q4_k", "q6_k"};
     printf("%-9s %-14s %5s %9s %9s %7s\n", "form", "n_in x n_out", "rows", "us", "GB/s", "of read");
-    for (int f = 0; f < 2; f++) {
+    for (int f = 0; f < 4; f++) {
         double total[2] = {0, 0}, bytes_total = 0;
         for (int i = 0; i < 5; i++) {
             uint32_t n_in = shapes[i].n_in, n_out = shapes[i].n_out;
-            uint64_t bytes = (uint64_t)n_out / TILE_OUT * cuda_blocks_in(n_in) *
-                             (forms[f] == FORM_Q8 ? Q8_BLOCK : F16_BLOCK);
+            uint64_t bytes = (uint64_t)n_out / TILE_OUT * cuda_tile_bytes(forms[f], n_in);
             int copies = (int)(POOL / bytes), n = std::max(copies, 4);
             for (int few = 0; few < 2; few++) {
                 uint32_t rows = few ? 16 : 1;

@@ -160,7 +160,12 @@ static int host_side(pair_side *s)
             atomic_store(&hop->sent_ns, now_ns());
             st = edges_send(&s->x, r % 2, r, rows, hop->n_rows, s->hidden, &e);
         } else {
-            st = edges_receive(&s->x, r % 2, r, rows, hop->n_rows, s->hidden, &e);
+            incoming in = {.slot = r % 2,
+                           .seq = r,
+                           .rows = rows,
+                           .n_rows = hop->n_rows,
+                           .hidden = s->hidden};
+            st = edges_receive(&s->x, &in, &e);
             uint64_t now = now_ns();
             if (r > WARM) hop->us[r - WARM - 1] = (double)(now - hop->sent_ns) / 1e3;
             atomic_store(&hop->seq, r);

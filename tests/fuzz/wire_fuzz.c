@@ -37,7 +37,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         step_view v = wire_step_view(exact);
         volatile uint64_t sum = sum_bytes(v.rows, v.step->n_rows * sizeof *v.rows) +
                                 sum_bytes(v.samplers, v.step->n_samplers * sizeof *v.samplers) +
-                                sum_bytes(v.kv_ops, v.step->n_kv_ops * sizeof *v.kv_ops);
+                                sum_bytes(v.kv_ops, v.step->n_kv_ops * sizeof *v.kv_ops) +
+                                sum_bytes(v.stops, v.step->n_stops * sizeof *v.stops) +
+                                sum_bytes(v.group_end, v.step->n_groups * sizeof *v.group_end);
+        for (uint32_t g = 0; g < v.step->n_groups; g++)
+            CHECK(v.group_end[g] <= v.step->n_rows);
         (void)sum;
     }
     free(exact);

@@ -166,7 +166,8 @@ static int survive(pair_side *s)
     wire_row row = {.flags = ROW_LIVE};
     if (pair_receive(s, 2, 1) != 0) return 1;
     pthread_create(&control, NULL, stop_when_dead, s);
-    status st = edges_receive(&s->x, 1, 3, &row, 1, s->hidden, &e);
+    incoming in = {.slot = 1, .seq = 3, .rows = &row, .n_rows = 1, .hidden = s->hidden};
+    status st = edges_receive(&s->x, &in, &e);
     uint64_t let_go = now_ns();
     pthread_join(control, NULL);
     atomic_store(&s->shared->ns[1], let_go - atomic_load(&s->shared->ns[0]));

@@ -42,16 +42,20 @@ static void say_loaded(void)
     say(WIRE_LOADED, 0, &l, sizeof l);
 }
 
-static void on_step(const wire_header *h, readback *r)
+/* Every step of the test has one row, which samples. */
+static void on_step(const void *frame, readback *r)
 {
-    uint64_t seq = h->seq;
+    const wire_row *asked = wire_step_view(frame).rows;
+    uint64_t seq = wire_head(frame)->seq;
     wire_result result = {.n_rows = 1};
-    readback_row *row = readback_row_at(r, 0);
+    readback_token *row = readback_token_at(r, asked->branch, asked->position);
     row->token = is("token-out-of-range") ? 0x7fffffff : 1;
     row->status = is("row-status") ? 12345 : ST_OK;
     atomic_store(&row->commit, is("no-commit") ? seq + 1 : seq);
     if (is("unknown-step")) seq += 1000;
     if (is("result-rows")) result.n_rows = UINT32_MAX;
+    if (is("result-round")) result.round = 1;
+    if (is("result-group")) result.group = UINT32_MAX;
     if (is("short-result")) {
         say(WIRE_RESULT, seq, &result, 4);
         return;
@@ -64,9 +68,9 @@ static void on_step(const wire_header *h, readback *r)
     }
     if (is("huge")) {
         size_t n = 64u << 20;
-        void *frame = calloc(1, n);
-        zmq_send(sock, frame, n, 0);
-        free(frame);
+        void *huge = calloc(1, n);
+        zmq_send(sock, huge, n, 0);
+        free(huge);
         return;
     }
     if (is("empty")) {
@@ -126,7 +130,7 @@ static void serve(run_block *b)
             wire_probed p = {0};
             say(WIRE_PROBED, 0, &p, sizeof p);
         }
-        if (h->kind == WIRE_STEP && !is("no-heartbeat")) on_step(h, &r);
+        if (h->kind == WIRE_STEP && !is("no-heartbeat")) on_step(frame, &r);
         if (h->kind == WIRE_STOP) exit(0);
     }
 }

@@ -1,6 +1,6 @@
 #include "tests/support/kernel_check.h"
 
-#include "kernels/cpu/quant.h"
+#include "kernels/cpu/fixed.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -68,12 +68,12 @@ void *seeded_stored(seeded *s, dtype type, uint64_t n, int spread, void **base)
     return p;
 }
 
-uint32_t check_isas(const cpu_isa *out[3])
+uint32_t check_isas(const cpu_isa *out[CHECK_ISAS])
 {
-    static const char *const names[] = {"ref", "avx2", "avx512"};
+    static const char *const names[CHECK_ISAS] = {"ref", "avx2", "avx512", "amx"};
     static bool told;
     uint32_t n = 0;
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < CHECK_ISAS; i++) {
         const cpu_isa *isa = cpu_isa_get(names[i]);
         if (isa != NULL)
             out[n++] = isa;
@@ -82,6 +82,24 @@ uint32_t check_isas(const cpu_isa *out[3])
     }
     told = true;
     return n;
+}
+
+void check_matmul(const cpu_isa *isa, float *out, const void *w, dtype type, uint32_t n_in,
+                  uint32_t n_out, const float *x, const void *bias, uint32_t n_rows,
+                  uint32_t o_begin, uint32_t o_end, float *scratch)
+{
+    if (!quant_is(type)) {
+        isa->matmul(out, w, type, n_in, n_out, x, bias, n_rows, o_begin, o_end, scratch);
+        return;
+    }
+    uint64_t units = (n_rows + FIXED_ROWS_UNIT - 1) / FIXED_ROWS_UNIT;
+    uint64_t bytes = units * FIXED_ROWS_UNIT * fixed_row_bytes(type, n_in);
+    char *rows = aligned_alloc(64, bytes > 0 ? bytes : 64);
+    CHECK(rows != NULL);
+    memset(rows, 0xa5, bytes);
+    isa->fixed_rows(rows, x, type, n_in, n_rows);
+    isa->matmul_fixed(out, w, type, n_in, n_out, rows, bias, n_rows, o_begin, o_end, scratch);
+    free(rows);
 }
 
 bool same_bits(const char *what, const float *a, const float *b, uint64_t n)

@@ -27,7 +27,13 @@ const uint32_t *quant_scales_at(dtype type);
 
 /* The instruction sets of this machine, ref first. Those that it lacks are told as TAP comments,
  * once. */
-uint32_t check_isas(const cpu_isa *out[3]);
+#define CHECK_ISAS 4
+uint32_t check_isas(const cpu_isa *out[CHECK_ISAS]);
+
+/* isa->matmul of f32 rows for a type of any kind: quants by way of rows in fixed point. */
+void check_matmul(const cpu_isa *isa, float *out, const void *w, dtype type, uint32_t n_in,
+                  uint32_t n_out, const float *x, const void *bias, uint32_t n_rows,
+                  uint32_t o_begin, uint32_t o_end, float *scratch);
 
 /* n values of two arrays have the same bits; NaN equals NaN. Prints the first that differs. */
 bool same_bits(const char *what, const float *a, const float *b, uint64_t n);

@@ -82,7 +82,9 @@ void chain_open(chain *c, gguf *file, const chain_spec *s)
     }
     c->carry = calloc((size_t)s->rows_max * c->model->n_embd, sizeof *c->carry);
     c->rows = calloc(s->rows_max, sizeof *c->rows);
-    must(readback_create(&c->results, &c->results_fd, s->rows_max, c->model->n_vocab, &e), &e);
+    must(readback_create(&c->results, &c->results_fd, s->rows_max, c->model->n_vocab,
+                         s->n_branches, &e),
+         &e);
     for (uint32_t i = 0; i < c->n_stages; i++)
         open_stage(c, s, i);
 }
@@ -130,9 +132,9 @@ status chain_step(chain *c, const wire_kv_op *ops, uint32_t n_ops, const wire_ro
         } else {
             TRY(carry_over(c, i, n_rows));
         }
-        TRY(stage_walk(s, e));
+        TRY(stage_walk(s, true, e));
         if (i + 1 == c->n_stages)
-            TRY(stage_head(s, samplers, &c->results, c->seq, &n_committed, e));
+            TRY(stage_head(s, samplers, &c->results, c->seq, &n_committed, NULL, e));
     }
     return ST_OK;
 }

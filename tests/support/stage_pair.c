@@ -197,7 +197,9 @@ int pair_receive(pair_side *s, uint32_t step, uint32_t n_rows)
     wire_row *rows = calloc(n_rows, sizeof *rows);
     uint32_t n = n_rows * s->pair->spec.n_embd, *words = (uint32_t *)s->host;
     row_of(rows, step, n_rows);
-    status st = edges_receive(&s->x, step % 2, step, rows, n_rows, s->hidden, &e);
+    incoming in = {
+        .slot = step % 2, .seq = step, .rows = rows, .n_rows = n_rows, .hidden = s->hidden};
+    status st = edges_receive(&s->x, &in, &e);
     if (st == ST_OK) st = s->b->download(s->q, s->host, s->hidden, (uint64_t)n * sizeof(float));
     if (st == ST_OK) st = finish(s);
     free(rows);

@@ -123,7 +123,7 @@ enum { N_ROWS = sizeof positions / sizeof *positions };
 
 static void check_shape(const shape *h, uint64_t seed)
 {
-    const cpu_isa *isas[3];
+    const cpu_isa *isas[CHECK_ISAS];
     uint32_t n_isas = check_isas(isas);
     seeded s = {seed};
     uint32_t kv_row = h->n_kv_heads * h->n_head, q_row = h->n_heads * h->n_head;
@@ -207,7 +207,7 @@ static void attention_agrees(void **state)
 static void masked_keys_are_not_touched(void **state)
 {
     (void)state;
-    const cpu_isa *isas[3];
+    const cpu_isa *isas[CHECK_ISAS];
     uint32_t n_isas = check_isas(isas);
     shape h = {2, 1, 24, 50, DT_F16};
     seeded s = {11};
@@ -240,7 +240,7 @@ static void masked_keys_are_not_touched(void **state)
 static void bad_values_come_out(void **state)
 {
     (void)state;
-    const cpu_isa *isas[3];
+    const cpu_isa *isas[CHECK_ISAS];
     uint32_t n_isas = check_isas(isas);
     shape h = {1, 1, 16, 0, DT_F32};
     static const float bad[] = {NAN, INFINITY};

@@ -278,7 +278,7 @@ static uint64_t run_all(const char *isa, uint32_t n_threads, const inputs *in, u
 static void threads_do_not_change_bits(void **state)
 {
     (void)state;
-    const cpu_isa *isas[3];
+    const cpu_isa *isas[CHECK_ISAS];
     uint32_t n_isas = check_isas(isas);
     static const dtype types[] = {DT_F32, DT_F16, DT_BF16, DT_Q8_0};
     static const uint32_t rows[] = {0, 1, 3, 20};

@@ -64,7 +64,7 @@ static void vector_exp_has_the_same_bits(void **state)
 {
     (void)state;
     enum { N = 4096 };
-    const cpu_isa *isa[3];
+    const cpu_isa *isa[CHECK_ISAS];
     uint32_t n_isas = check_isas(isa);
     float *x = malloc(N * sizeof *x), *want = malloc(N * sizeof *x), *got = malloc(N * sizeof *x);
     assert_true(x && want && got);

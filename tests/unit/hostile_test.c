@@ -97,6 +97,8 @@ static void lies_in_results(void **state)
     refused("no-commit", ST_PROTOCOL, "is not its");
     refused("unknown-step", ST_PROTOCOL, "not asked for");
     refused("result-rows", ST_PROTOCOL, "not asked for");
+    refused("result-round", ST_PROTOCOL, "not asked for");
+    refused("result-group", ST_PROTOCOL, "not asked for");
     refused("twice", ST_PROTOCOL, "not asked for");
 }
 

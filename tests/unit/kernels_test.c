@@ -2,6 +2,7 @@
  * however rows and outputs are cut. */
 #include "common/fmath.h"
 #include "kernels/cpu/convert.h"
+#include "kernels/cpu/fixed.h"
 #include "tests/support/kernel_check.h"
 #include "tests/support/tap.h"
 
@@ -10,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const cpu_isa *isas[3];
+static const cpu_isa *isas[CHECK_ISAS];
 static uint32_t n_isas;
 static float *scratch;
 
@@ -76,25 +77,43 @@ static void conversions_agree(void **state)
     free(got);
 }
 
-/* The value in float64, and how far sixteen chains and a tree may be from it. */
-static void matmul_near_float64(const float *y, const float *w, const float *x, const float *bias,
-                                uint32_t n_in, uint32_t n_out, uint32_t n_rows)
+/* How far fixed point (fixed.h) may move a value: half a step of its block. */
+static double fixed_error(dtype type, const float *row, uint32_t i, uint32_t n_in)
 {
-    for (uint32_t r = 0; r < n_rows; r++) {
-        for (uint32_t o = 0; o < n_out; o++) {
-            double sum = bias != NULL ? (double)bias[o] : 0, size = fabs(sum);
-            for (uint32_t i = 0; i < n_in; i++) {
-                double term = (double)w[(uint64_t)o * n_in + i] * (double)x[r * n_in + i];
-                sum += term;
-                size += fabs(term);
-            }
-            double allowed = size * (n_in / 16 + 6) * 0x1p-24 + 1e-40;
-            assert_true(fabs((double)y[r * n_out + o] - sum) <= allowed);
-        }
-    }
+    double largest = 0;
+    if (!quant_is(type)) return 0;
+    for (uint32_t k = i / 256 * 256; k < n_in && k < i / 256 * 256 + 256; k++)
+        largest = fmax(largest, fabs((double)row[k]));
+    return largest / 16128 / 2;
 }
 
-static void check_matmul(seeded *s, dtype type, uint32_t n_in, uint32_t n_out, uint32_t n_rows)
+/* The value in float64, and how far chains of fused multiply-adds may be from it: sixteen lanes and
+ * a tree, or, for quants, one chain of a term or two for each group. */
+static void matmul_near_float64(dtype type, const float *y, const float *w, const float *x,
+                                const float *bias, uint32_t n_in, uint32_t n_out, uint32_t n_rows)
+{
+    double *moved = calloc(n_in, sizeof *moved);
+    assert_non_null(moved);
+    for (uint32_t r = 0; r < n_rows; r++) {
+        for (uint32_t i = 0; i < n_in; i++) moved[i] = fixed_error(type, x + r * n_in, i, n_in);
+        for (uint32_t o = 0; o < n_out; o++) {
+            double sum = bias != NULL ? (double)bias[o] : 0, size = fabs(sum), allowed = 1e-40;
+            for (uint32_t i = 0; i < n_in; i++) {
+                double wi = (double)w[(uint64_t)o * n_in + i], xi = (double)x[r * n_in + i];
+                sum += wi * xi;
+                size += fabs(wi * xi);
+                allowed += fabs(wi) * moved[i];
+            }
+            allowed += size * (n_in / 16 + 6) * 0x1p-24;
+            double off = fabs((double)y[r * n_out + o] - sum);
+            if (off > allowed)
+                fail_msg("%s: %g from the truth, at most %g", dtype_get(type)->name, off, allowed);
+        }
+    }
+    free(moved);
+}
+
+static void check_products(seeded *s, dtype type, uint32_t n_in, uint32_t n_out, uint32_t n_rows)
 {
     void *w_base, *bias_base;
     const void *w = seeded_stored(s, type, (uint64_t)n_in * n_out, 6, &w_base);
@@ -108,30 +127,30 @@ static void check_matmul(seeded *s, dtype type, uint32_t n_in, uint32_t n_out, u
     memcpy(bias_f32, bias, n_out * sizeof(float));
     const void *b = with_bias ? bias : NULL;
 
-    isas[0]->matmul(want, w, type, n_in, n_out, x, b, n_rows, 0, n_out, scratch);
-    matmul_near_float64(want, w_f32, x, with_bias ? bias_f32 : NULL, n_in, n_out, n_rows);
+    check_matmul(isas[0], want, w, type, n_in, n_out, x, b, n_rows, 0, n_out, scratch);
+    matmul_near_float64(type, want, w_f32, x, with_bias ? bias_f32 : NULL, n_in, n_out, n_rows);
     for (uint32_t i = 0; i < n_isas; i++) {
         char what[80];
         snprintf(what, sizeof what, "%s %s n_in %u n_out %u n_rows %u", isas[i]->name,
                  dtype_get(type)->name, n_in, n_out, n_rows);
         if (i > 0) {
-            isas[i]->matmul(got, w, type, n_in, n_out, x, b, n_rows, 0, n_out, scratch);
+            check_matmul(isas[i], got, w, type, n_in, n_out, x, b, n_rows, 0, n_out, scratch);
             assert_true(same_bits(what, want, got, n));
         }
         /* Cut anywhere, as threads do; what lies outside a range stays. */
         uint32_t cut = seeded_below(s, n_out + 1);
         for (uint64_t j = 0; j < n; j++) got[j] = -1.5f;
-        isas[i]->matmul(got, w, type, n_in, n_out, x, b, n_rows, cut, n_out, scratch);
+        check_matmul(isas[i], got, w, type, n_in, n_out, x, b, n_rows, cut, n_out, scratch);
         for (uint64_t j = 0; j < n; j++) assert_true(j % n_out >= cut || got[j] == -1.5f);
-        isas[i]->matmul(got, w, type, n_in, n_out, x, b, n_rows, 0, cut, scratch);
+        check_matmul(isas[i], got, w, type, n_in, n_out, x, b, n_rows, 0, cut, scratch);
         assert_true(same_bits(what, want, got, n));
         /* A row alone, and a few rows from the middle. */
         if (n_rows == 0 || (i == 0 && n_rows > 8)) continue;
         uint32_t r = seeded_below(s, n_rows), some = 1 + seeded_below(s, 7);
         if (some > n_rows - r) some = n_rows - r;
-        isas[i]->matmul(row, w, type, n_in, n_out, x + (uint64_t)r * n_in, b, 1, 0, n_out, scratch);
+        check_matmul(isas[i], row, w, type, n_in, n_out, x + (uint64_t)r * n_in, b, 1, 0, n_out, scratch);
         assert_true(same_bits(what, want + (uint64_t)r * n_out, row, n_out));
-        isas[i]->matmul(got, w, type, n_in, n_out, x + (uint64_t)r * n_in, b, some, 0, n_out,
+        check_matmul(isas[i], got, w, type, n_in, n_out, x + (uint64_t)r * n_in, b, some, 0, n_out,
                         scratch);
         assert_true(same_bits(what, want + (uint64_t)r * n_out, got, (uint64_t)some * n_out));
     }
@@ -163,7 +182,7 @@ static void matmul_small_shapes(void **state)
             uint32_t n_in = values == 1 ? ins[i] : values * (1 + i);
             for (uint32_t o = 0; o < 4; o++) {
                 for (uint32_t r = 0; r < 9; r++)
-                    check_matmul(&s, weight_types[t], n_in, outs[o], rows[r]);
+                    check_products(&s, weight_types[t], n_in, outs[o], rows[r]);
             }
         }
     }
@@ -181,7 +200,7 @@ static void matmul_block_borders(void **state)
         uint32_t values = dtype_get(weight_types[t])->block_values;
         for (uint32_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
             uint32_t n_in = (shapes[i][0] + values - 1) / values * values;
-            check_matmul(&s, weight_types[t], n_in, shapes[i][1], shapes[i][2]);
+            check_products(&s, weight_types[t], n_in, shapes[i][1], shapes[i][2]);
         }
     }
 }
@@ -222,6 +241,65 @@ static void matmul_keeps_minus_zero(void **state)
             }
         }
     }
+}
+
+/* Rows of which one holds what has no fixed point: its outputs are NaN, the others' as if alone. */
+static void fixed_point_keeps_nan(void **state)
+{
+    (void)state;
+    enum { IN = 544, OUT = 20, ROWS = 20 };
+    static const float bad[] = {NAN, -NAN, INFINITY, -INFINITY};
+    seeded s = {71};
+    void *base;
+    const void *w = seeded_stored(&s, DT_Q8_0, IN * OUT, 2, &base);
+    float *x = seeded_floats(&s, IN * ROWS, 3), want[OUT * ROWS], got[OUT * ROWS];
+    check_matmul(isas[0], want, w, DT_Q8_0, IN, OUT, x, NULL, ROWS, 0, OUT, scratch);
+    for (uint32_t i = 0; i < 4 * n_isas; i++) {
+        uint32_t r = seeded_below(&s, ROWS), n_rows = i % 2 ? ROWS : r + 1 < 3 ? r + 1 : 3;
+        if (r >= n_rows) r = n_rows - 1;
+        float *at = &x[r * IN + seeded_below(&s, IN)], keep = *at;
+        *at = bad[i / n_isas];
+        check_matmul(isas[i % n_isas], got, w, DT_Q8_0, IN, OUT, x, NULL, n_rows, 0, OUT, scratch);
+        *at = keep;
+        for (uint32_t o = 0; o < OUT * n_rows; o++) {
+            if (o / OUT == r)
+                assert_true(got[o] != got[o]);
+            else
+                assert_int_equal(f32_bits(got[o]), f32_bits(want[o]));
+        }
+    }
+    free(base);
+    free(x);
+}
+
+/* Largest values around the border of the next exponent, from the smallest to the largest f32. */
+static void fixed_point_borders(void **state)
+{
+    (void)state;
+    enum { IN = 64, OUT = 16, ROWS = 7 };
+    seeded s = {72};
+    void *base;
+    const uint8_t *w = seeded_stored(&s, DT_Q4_1, IN * OUT, 2, &base);
+    float x[IN * ROWS], want[OUT * ROWS], got[OUT * ROWS];
+    for (uint32_t e = 0; e < 255; e++) {
+        for (int32_t off = -2; off <= 2; off++) {
+            uint32_t largest = (e << 23) + (0x7e0000u + (uint32_t)off);
+            for (uint32_t i = 0; i < IN * ROWS; i++) {
+                uint32_t below = seeded_below(&s, 1u << 24);
+                x[i] = f32_from_bits((i % 9 == 0 || largest < below ? largest : largest - below) |
+                                     (uint32_t)seeded_next(&s) << 31);
+            }
+            check_matmul(isas[0], want, w, DT_Q4_1, IN, OUT, x, NULL, ROWS, 0, OUT, scratch);
+            for (uint32_t i = 1; i < n_isas; i++) {
+                for (uint32_t n_rows = 1; n_rows <= ROWS; n_rows += ROWS - 1) {
+                    check_matmul(isas[i], got, w, DT_Q4_1, IN, OUT, x, NULL, n_rows, 0, OUT,
+                                 scratch);
+                    assert_true(same_bits(isas[i]->name, want, got, OUT * n_rows));
+                }
+            }
+        }
+    }
+    free(base);
 }
 
 /* Equal in all tables, also in place, and near the tanh form in double, far out too. */
@@ -383,6 +461,8 @@ int main(void)
         cmocka_unit_test(matmul_block_borders),
         cmocka_unit_test(matmul_tiny_values),
         cmocka_unit_test(matmul_keeps_minus_zero),
+        cmocka_unit_test(fixed_point_keeps_nan),
+        cmocka_unit_test(fixed_point_borders),
         cmocka_unit_test(row_operations_agree),
         cmocka_unit_test(gelu_agrees_and_is_true),
         cmocka_unit_test(rope_turns_pairs),

@@ -86,7 +86,7 @@ static void stages_add_up(void **state)
         .kv_type = DT_F16, .n_ctx = 300, .n_sessions = 3, .n_chunk = 40, .n_readback = 7};
     for (uint32_t n = 1; n <= 5; n++) {
         plan p = planned(f, n, &r);
-        uint64_t weights = 0, total = readback_bytes(7, 320) + sizeof(run_block), slots = 0;
+        uint64_t weights = 0, total = readback_bytes(7, 320, p.n_sessions) + sizeof(run_block), slots = 0;
         assert_int_equal(p.n_blocks[0], 15);
         for (uint32_t s = 0; s < n; s++) {
             const stage_plan *sp = &p.stage[s];
@@ -100,6 +100,7 @@ static void stages_add_up(void **state)
             slots += in;
             weights += sp->weights_bytes;
             uint64_t edges = n == 1 ? 0 : 40 * (sizeof(row_header) + 64 * sizeof(float));
+            edges += 40 * (sizeof(wire_row) + sizeof(uint32_t)); /* of a step */
             assert_int_equal(sp->process_bytes, PLAN_PROCESS_BYTES + edges);
             total += sp->kv_bytes + sp->scratch_bytes + sp->host_bytes + sp->process_bytes + in;
         }

@@ -1,5 +1,5 @@
-/* Blocks of quantised types to f32: known vectors, the same bits from all instruction sets, and
- * what hostile scales give. */
+/* Blocks of quantised types: known vectors as f32, products with the same bits from all instruction
+ * sets, and what hostile scales give. */
 #include "kernels/cpu/convert.h"
 #include "kernels/cpu/quant.h"
 #include "tests/support/kernel_check.h"
@@ -10,8 +10,9 @@
 
 #define BLOCK_BYTES_MAX 256u
 
-static const cpu_isa *isas[3];
+static const cpu_isa *isas[CHECK_ISAS];
 static uint32_t n_isas;
+static float *scratch;
 
 /* Block bytes from the seed, f16 scales from `scale`. */
 static void random_block(uint8_t *p, dtype type, seeded *s, const uint16_t scale[2])
@@ -99,21 +100,21 @@ static void blocks_are_as_known(void **state)
     }
 }
 
-/* All instruction sets give the bits of the reference, with no value outside the block written. */
-static void assert_agree(dtype type, const uint8_t *p, uint32_t n_blocks)
+/* One row of weights: all instruction sets give the reference's products, of one row of activations
+ * and of many. */
+static void assert_agree(dtype type, const uint8_t *p, uint32_t n_blocks, seeded *s)
 {
+    enum { ROWS = 9 };
     uint32_t n = n_blocks * quant_block_values(type);
-    float *want = calloc(n + 1, sizeof *want), *got = calloc(n + 1, sizeof *got);
-    assert_true(want && got);
-    isas[0]->to_f32(want, p, type, n);
+    float want[ROWS], got[ROWS], *x = seeded_floats(s, (uint64_t)ROWS * n, 3);
+    check_matmul(isas[0], want, p, type, n, 1, x, NULL, ROWS, 0, 1, scratch);
     for (uint32_t i = 1; i < n_isas; i++) {
-        got[n] = -1.5f;
-        isas[i]->to_f32(got, p, type, n);
-        assert_true(same_bits(dtype_get(type)->name, want, got, n));
-        assert_true(got[n] == -1.5f);
+        check_matmul(isas[i], got, p, type, n, 1, x, NULL, ROWS, 0, 1, scratch);
+        assert_true(same_bits(dtype_get(type)->name, want, got, ROWS));
+        check_matmul(isas[i], got, p, type, n, 1, x, NULL, 1, 0, 1, scratch);
+        assert_true(same_bits(dtype_get(type)->name, want, got, 1));
     }
-    free(want);
-    free(got);
+    free(x);
 }
 
 static void instruction_sets_agree(void **state)
@@ -124,7 +125,7 @@ static void instruction_sets_agree(void **state)
         for (uint32_t round = 0; round < 8; round++) {
             void *base;
             const uint8_t *p = seeded_stored(&s, known[t].type, 256 * 9, 12, &base);
-            assert_agree(known[t].type, p, 256 * 9 / quant_block_values(known[t].type));
+            assert_agree(known[t].type, p, 256 * 9 / quant_block_values(known[t].type), &s);
             free(base);
         }
     }
@@ -149,7 +150,7 @@ static void extreme_scales_agree(void **state)
                 for (uint32_t k = 2; k-- > 0;)
                     memcpy(block + quant_scales_at(known[t].type)[k], &two[k], 2);
             }
-            assert_agree(known[t].type, block, 1);
+            assert_agree(known[t].type, block, 1, &s);
         }
     }
 }
@@ -181,11 +182,15 @@ int main(void)
 {
     tap_begin(120);
     n_isas = check_isas(isas);
+    scratch = aligned_alloc(64, CPU_SCRATCH_FLOATS * sizeof *scratch);
+    CHECK(scratch != NULL);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(blocks_are_as_known),
         cmocka_unit_test(instruction_sets_agree),
         cmocka_unit_test(extreme_scales_agree),
         cmocka_unit_test(extreme_scales_are_defined),
     };
-    return cmocka_run_group_tests_name("quant", tests, NULL, NULL);
+    int failed = cmocka_run_group_tests_name("quant", tests, NULL, NULL);
+    free(scratch);
+    return failed;
 }

@@ -168,9 +168,9 @@ static void chunks_are_equal(void **state)
 static void isa_and_threads_are_equal(void **state)
 {
     (void)state;
-    const char *const isa[] = {"ref", "avx2", "avx512"};
-    const dtype type[] = {DT_F32, DT_F16, DT_BF16, DT_Q8_0};
-    for (uint32_t t = 0; t < 4; t++) {
+    const char *const isa[] = {"ref", "avx2", "avx512", "amx"};
+    const dtype type[] = {DT_F32, DT_F16, DT_BF16, DT_Q8_0, DT_Q4_1};
+    for (uint32_t t = 0; t < 5; t++) {
         llama_spec m = small();
         uint64_t bytes;
         m.type = type[t];
@@ -178,7 +178,7 @@ static void isa_and_threads_are_equal(void **state)
         m.rope_freqs = t == 2;
         chain_spec s = spec_of(t == 1 ? DT_F16 : t == 2 ? DT_BF16 : DT_F32);
         float *first = logits_of(&m, &s, 80, 50, &bytes);
-        for (uint32_t i = 0; i < 3; i++) {
+        for (uint32_t i = 0; i < 4; i++) {
             if (cpu_isa_get(isa[i]) == NULL) {
                 if (t == 0) print_message("# skipped: %s is not on this machine\n", isa[i]);
                 continue;

@@ -150,7 +150,9 @@ static void cross(pair *p, uint32_t step, uint32_t n_rows)
         from[i] = value_of(step, i);
     memset(to, 0, ROWS * EMBD * sizeof *to);
     assert_int_equal(edges_send(&tx->x, step % 2, step, rows, n_rows, tx->hidden, &tx->e), ST_OK);
-    assert_int_equal(edges_receive(&rx->x, step % 2, step, rows, n_rows, rx->hidden, &rx->e), ST_OK);
+    incoming in = {
+        .slot = step % 2, .seq = step, .rows = rows, .n_rows = n_rows, .hidden = rx->hidden};
+    assert_int_equal(edges_receive(&rx->x, &in, &rx->e), ST_OK);
     for (uint32_t i = 0; i < n_rows * EMBD; i++)
         if (to[i] != value_of(step, i)) fail_msg("step %u element %u", step, i);
 }
@@ -338,7 +340,8 @@ typedef struct {
 static void *receive_one(void *arg)
 {
     receiver *r = arg;
-    r->got = edges_receive(&r->s->x, 1, 1, &r->row, 1, r->s->hidden, &r->s->e);
+    incoming in = {.slot = 1, .seq = 1, .rows = &r->row, .n_rows = 1, .hidden = r->s->hidden};
+    r->got = edges_receive(&r->s->x, &in, &r->s->e);
     return NULL;
 }
 

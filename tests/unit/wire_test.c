@@ -72,11 +72,19 @@ static void config_fields_have_bounds(void **state)
 
 static uint64_t good_step(uint32_t n_ops, uint32_t n_rows, uint32_t n_samplers)
 {
-    uint64_t bytes = wire_step_bytes(n_ops, n_rows, n_samplers);
+    const wire_step made = {.flags = STEP_PRIME, .slot = 1, .n_kv_ops = n_ops, .n_rows = n_rows,
+                            .n_samplers = n_samplers, .n_stops = 2, .rounds = 3, .n_groups = 2};
+    uint64_t bytes = wire_step_bytes(&made);
     head(WIRE_STEP, (uint32_t)(bytes - sizeof(wire_header)));
-    wire_step *s = (wire_step *)(frame + sizeof(wire_header));
-    *s = (wire_step){.flags = STEP_PRIME, .slot = 1, .n_kv_ops = n_ops, .n_rows = n_rows,
-                     .n_samplers = n_samplers, .rounds = 1};
+    *(wire_step *)(frame + sizeof(wire_header)) = made;
+    step_view v = wire_step_view(frame);
+    for (uint32_t i = 0; i < n_rows; i++) {
+        ((wire_row *)v.rows)[i] = (wire_row){.flags = ROW_LIVE | ROW_SAMPLE, .readback = WIRE_NONE,
+                                             .stop_i = i % 2 == 0 ? WIRE_NONE : 1, .rounds = 1 + i % 3};
+    }
+    ((wire_stops *)v.stops)[1].n = WIRE_STOP_IDS;
+    ((uint32_t *)v.group_end)[0] = n_rows / 2;
+    ((uint32_t *)v.group_end)[1] = n_rows;
     return bytes;
 }
 
@@ -88,7 +96,7 @@ static void step_arrays_lie_inside(void **state)
     uint64_t bytes = good_step(3, 5, 2);
     assert_true(wire_valid(frame, bytes));
     step_view v = wire_step_view(frame);
-    assert_true((const unsigned char *)(v.kv_ops + 3) == frame + bytes);
+    assert_true((const unsigned char *)(v.group_end + 2) == frame + bytes);
     assert_int_equal((uintptr_t)v.rows % _Alignof(wire_row), 0);
     assert_int_equal((uintptr_t)v.samplers % _Alignof(sampler_params), 0);
 #define BAD_STEP(change)                                                                           \
@@ -104,7 +112,21 @@ static void step_arrays_lie_inside(void **state)
     BAD_STEP(s->slot = 2);
     BAD_STEP(s->flags = 0x80000000u);
     BAD_STEP(s->rounds = 0);
-    BAD_STEP(s->rounds = 2);
+    BAD_STEP(s->rounds = WIRE_ROUNDS_MAX + 1);
+    BAD_STEP(s->rounds = 2); /* row 2 has three */
+    BAD_STEP(s->n_groups = 0);
+    BAD_STEP(s->n_groups = 3);
+    BAD_STEP(s->n_groups = UINT32_MAX);
+    BAD_STEP(s->n_stops = UINT32_MAX);
+    BAD_STEP(((wire_row *)v.rows)[4].rounds = 0);
+    BAD_STEP(((wire_row *)v.rows)[4].stop_i = 2);
+    BAD_STEP(((wire_row *)v.rows)[4].flags = ROW_LIVE);
+    BAD_STEP(((wire_row *)v.rows)[4].flags |= ROW_LOGITS);
+    BAD_STEP(((wire_row *)v.rows)[4].readback = 0);
+    BAD_STEP(((wire_stops *)v.stops)[0].n = WIRE_STOP_IDS + 1);
+    BAD_STEP(((uint32_t *)v.group_end)[0] = 6);
+    BAD_STEP(((uint32_t *)v.group_end)[1] = 1);
+    BAD_STEP(((uint32_t *)v.group_end)[1] = 4);
     BAD_STEP(bytes--);
     BAD_STEP(bytes++);
     /* 2^32 bytes of rows wrap a 32-bit size to what is there; 64-bit sums do not. */

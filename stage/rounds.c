@@ -1,0 +1,101 @@
+#include "stage/rounds.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+uint32_t rounds_room(uint32_t rows_max, uint32_t n_branches)
+{
+    return rows_max > n_branches ? rows_max : n_branches;
+}
+
+status rounds_open(rounds *out, const wire_config *c, errmsg *e)
+{
+    *out = (rounds){.room = rounds_room(c->rows_max, c->n_branches), .n_ctx = c->n_ctx};
+    out->row = calloc(out->room, sizeof *out->row);
+    out->drawn = calloc(out->room, sizeof *out->drawn);
+    if (out->row != NULL && out->drawn != NULL) return ST_OK;
+    rounds_close(out);
+    return errmsg_set(e, ST_RESOURCES, "no memory for a step's rows");
+}
+
+void rounds_close(rounds *x)
+{
+    free(x->row);
+    free(x->drawn);
+    *x = (rounds){0};
+}
+
+status rounds_begin(rounds *x, const step_view *v, errmsg *e)
+{
+    if (v->step->n_rows > x->room) {
+        return errmsg_set(e, ST_PROTOCOL, "a step of %u rows: the largest has %u", v->step->n_rows,
+                          x->room);
+    }
+    x->v = *v;
+    memcpy(x->row, v->rows, v->step->n_rows * sizeof *x->row);
+    return ST_OK;
+}
+
+static uint32_t group_begin(const rounds *x, uint32_t g)
+{
+    return g == 0 ? 0 : x->v.group_end[g - 1];
+}
+
+wire_row *rounds_group(const rounds *x, uint32_t g, uint32_t *n_rows)
+{
+    *n_rows = x->v.group_end[g] - group_begin(x, g);
+    return x->row + group_begin(x, g);
+}
+
+uint32_t *rounds_drawn(const rounds *x, uint32_t g)
+{
+    return x->drawn + group_begin(x, g);
+}
+
+uint32_t rounds_live(const rounds *x, uint32_t g)
+{
+    uint32_t n, n_live = 0;
+    const wire_row *row = rounds_group(x, g, &n);
+    for (uint32_t i = 0; i < n; i++) n_live += (row[i].flags & ROW_LIVE) != 0;
+    return n_live;
+}
+
+uint32_t rounds_slot(const rounds *x, uint32_t round, uint32_t g)
+{
+    if ((x->v.step->flags & STEP_OVERLAP) == 0) return x->v.step->slot;
+    return (x->v.step->slot + round * x->v.step->n_groups + g) % 2;
+}
+
+void rounds_advance(rounds *x, uint32_t g)
+{
+    uint32_t n;
+    wire_row *row = rounds_group(x, g, &n);
+    for (uint32_t i = 0; i < n; i++) {
+        row[i].session_step++;
+        /* A row that fills the context is dead in the next round: it stays inside. */
+        if (row[i].position + 1 < x->n_ctx) row[i].position++;
+    }
+}
+
+static bool stops(const rounds *x, const wire_row *r, uint32_t token)
+{
+    if (r->stop_i == WIRE_NONE) return false;
+    const wire_stops *s = &x->v.stops[r->stop_i];
+    for (uint32_t i = 0; i < s->n; i++)
+        if (s->id[i] == token) return true;
+    return false;
+}
+
+void rounds_settle(rounds *x, uint32_t round, uint32_t g)
+{
+    uint32_t n;
+    wire_row *row = rounds_group(x, g, &n);
+    const uint32_t *drawn = rounds_drawn(x, g);
+    for (uint32_t i = 0; i < n; i++) {
+        if ((row[i].flags & ROW_LIVE) == 0) continue;
+        bool lives = drawn[i] != TOKEN_NONE && !stops(x, &row[i], drawn[i]) &&
+                     round + 1 < row[i].rounds;
+        if (drawn[i] != TOKEN_NONE) row[i].token = drawn[i];
+        if (!lives) row[i].flags &= ~ROW_LIVE;
+    }
+}

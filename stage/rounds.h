@@ -1,0 +1,45 @@
+/* rounds.h - the rows of a step as its rounds go by.
+ *
+ * A step names groups of rows and a number of rounds; every stage walks, for each round, the groups
+ * in their order. Between two rounds a row moves on by one position; its token, and whether it still
+ * lives, are decided by the last stage and travel with the row, so that no stage decides for itself.
+ * Owned by the worker thread. */
+#ifndef STAGE_ROUNDS_H
+#define STAGE_ROUNDS_H
+
+#include "common/wire.h"
+
+typedef struct {
+    step_view v;        /* of the step in hand */
+    wire_row *row;      /* [room]: of the round in hand, or of the next once a group was walked */
+    uint32_t *drawn;    /* [room] */
+    uint32_t room, n_ctx;
+} rounds;
+
+/* Rows that a step of several rounds may have. ST_RESOURCES. */
+uint32_t rounds_room(uint32_t rows_max, uint32_t n_branches);
+MUST_USE status rounds_open(rounds *out, const wire_config *c, errmsg *e);
+void rounds_close(rounds *x);
+
+/* Begin with the first round of a valid step, whose frame stays until the last one.
+ * ST_PROTOCOL: more rows than there is room for. */
+MUST_USE status rounds_begin(rounds *x, const step_view *v, errmsg *e);
+
+/* The rows of group g, and where their drawn tokens go. */
+wire_row *rounds_group(const rounds *x, uint32_t g, uint32_t *n_rows);
+uint32_t *rounds_drawn(const rounds *x, uint32_t g);
+
+/* Rows of group g that live. */
+uint32_t rounds_live(const rounds *x, uint32_t g);
+
+/* The slot of every boundary that group g takes in this round. */
+uint32_t rounds_slot(const rounds *x, uint32_t round, uint32_t g);
+
+/* Group g was walked: its rows stand at their next positions. */
+void rounds_advance(rounds *x, uint32_t g);
+
+/* Last stage, before that: rows take what they drew; those that drew a stop id, drew nothing or have
+ * had their rounds are dead from now on. */
+void rounds_settle(rounds *x, uint32_t round, uint32_t g);
+
+#endif

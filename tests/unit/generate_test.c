@@ -1,0 +1,369 @@
+/* Sessions that go on by themselves give what their steps give one by one: at any number of stages,
+ * whoever generates beside them, wherever they end. */
+#include "tests/support/tap.h"
+
+#include "common/clock.h"
+#include "coordinator/pipeline.h"
+#include "tests/support/gguf_build.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define N_VOCAB 320u
+#define N_CTX 260u
+#define N_SESSIONS 9u
+#define N_TOKENS 150u /* drawn alone, step by step */
+
+static char dir[] = "/tmp/memra-t.XXXXXX";
+static char model_path[64];
+static uint32_t prompt[N_SESSIONS][N_CTX];
+static const uint32_t prompt_n[N_SESSIONS] = {1, 3, 64, 65, 17, 100, 30, 2, 110};
+static uint32_t truth[N_SESSIONS][N_TOKENS + 1];
+
+#define OK(expr) assert_int_equal(expr, ST_OK)
+
+static void write_model(void)
+{
+    snprintf(model_path, sizeof model_path, "%s/m.gguf", dir);
+    llama_spec spec = llama_spec_default();
+    spec.n_layers = 4;
+    spec.n_ctx = N_CTX;
+    spec.n_vocab = N_VOCAB;
+    gguf_build *b = gguf_build_llama(&spec);
+    gguf_build_file(b, model_path);
+    gguf_build_free(b);
+}
+
+static pipeline *open_doors(const doors *d)
+{
+    errmsg e = {0};
+    pipeline *p;
+    pipeline_options o = pipeline_options_default(model_path, d);
+    o.stage_program = MEMRA_BINARY_DIR "/bin/memra-stage";
+    o.run_dir = dir;
+    o.plan.n_sessions = N_SESSIONS + 1;
+    o.plan.n_ctx = N_CTX;
+    o.plan.kv_type = DT_F16;
+    o.n_threads = 1;
+    if (pipeline_open(&p, &o, NULL, &e) != ST_OK) fail_msg("%s", e.text);
+    return p;
+}
+
+static pipeline *open_n(uint32_t n_stages, bool overlap)
+{
+    doors d = doors_default();
+    d.n_stages = n_stages;
+    d.step.overlap = overlap;
+    return open_doors(&d);
+}
+
+static session *primed(pipeline *p, uint32_t i)
+{
+    sampler_params sampler = sampler_default();
+    session *s;
+    errmsg e = {0};
+    uint32_t token;
+    sampler.temperature = 0.9f + 0.01f * (float)i; /* a run of greedy tokens soon repeats itself */
+    sampler.repetition_penalty = 1.1f;
+    sampler.penalty_last_n = 16;
+    sampler.seed = 100 + i;
+    if (session_open(p, &sampler, &s, &e) != ST_OK) fail_msg("%s", e.text);
+    OK(session_prime(s, prompt[i], prompt_n[i], NULL, &token, &e));
+    if (truth[i][0] != 0) assert_int_equal(token, truth[i][0]);
+    truth[i][0] = token;
+    return s;
+}
+
+static int set_up(void **state)
+{
+    (void)state;
+    errmsg e = {0};
+    if (mkdtemp(dir) == NULL) return 1;
+    write_model();
+    for (uint32_t s = 0; s < N_SESSIONS; s++)
+        for (uint32_t i = 0; i < N_CTX; i++) prompt[s][i] = (i * (37 + s) + 11 * s) % N_VOCAB;
+    pipeline *p = open_n(1, true);
+    for (uint32_t i = 0; i < N_SESSIONS; i++) {
+        session *s = primed(p, i);
+        for (uint32_t k = 0; k < N_TOKENS; k++) OK(session_step(s, truth[i][k], NULL, &truth[i][k + 1], &e));
+        session_drop(s);
+    }
+    pipeline_close(p);
+    return 0;
+}
+
+static int tear_down(void **state)
+{
+    (void)state;
+    unlink(model_path);
+    return rmdir(dir); /* not empty: a run directory was left behind */
+}
+
+/* Take n tokens (at most) and compare them; how many came. */
+static uint32_t take(generation *g, uint32_t i, uint32_t from, uint32_t n)
+{
+    errmsg e = {0};
+    for (uint32_t k = 0; k < n; k++) {
+        uint32_t token;
+        if (generation_next(g, &token, &e) != ST_OK) fail_msg("%s", e.text);
+        if (token == TOKEN_NONE) return k;
+        assert_int_equal(token, truth[i][from + k]);
+    }
+    return n;
+}
+
+/* The session goes on from `n` applied tokens after its prompt as if it had been stepped. */
+static void goes_on(session *s, uint32_t i, uint32_t n)
+{
+    errmsg e = {0};
+    assert_int_equal(session_position(s), prompt_n[i] + n);
+    for (uint32_t k = n; k < n + 3 && k < N_TOKENS; k++) {
+        uint32_t token;
+        OK(session_step(s, truth[i][k], NULL, &token, &e));
+        assert_int_equal(token, truth[i][k + 1]);
+    }
+}
+
+static void one_session_equals_its_steps(void **state)
+{
+    (void)state;
+    for (uint32_t n = 1; n <= 4; n++) {
+        errmsg e = {0};
+        pipeline *p = open_n(n, n != 3);
+        stage_snapshot before, first, last;
+        session *s = primed(p, 3);
+        generation *g;
+        pipeline_stage(p, 0, &before);
+        OK(session_generate(s, truth[3][0], &(generate_limits){.n_max = 100}, &g, &e));
+        assert_int_equal(take(g, 3, 1, 1000), 100);
+        assert_int_equal(generation_ended(g), GENERATE_LIMIT);
+        OK(generation_close(g, &e));
+        pipeline_stage(p, 0, &first);
+        pipeline_stage(p, n - 1, &last);
+        assert_int_equal(first.n_rows - before.n_rows, 100);
+        /* Far fewer messages than tokens; each round after the first crossed from last to first. */
+        uint64_t n_steps = first.n_steps - before.n_steps;
+        assert_true(n_steps <= 30);
+        assert_int_equal(first.n_free_rounds, 100 - n_steps);
+        if (n > 1) assert_int_equal(first.rx_rows, 100 - n_steps);
+        if (n > 1) assert_int_equal(last.tx_rows, 100 - n_steps);
+        goes_on(s, 3, 100);
+        session_drop(s);
+        pipeline_close(p);
+    }
+}
+
+static void stops_limits_and_the_context(void **state)
+{
+    (void)state;
+    for (uint32_t n = 1; n <= 4; n++) {
+        errmsg e = {0};
+        pipeline *p = open_n(n, true);
+        generation *g;
+        /* The first place of a token that is not seen before it. */
+        uint32_t at = 0, stop[GENERATE_STOPS_MAX + 1] = {0};
+        for (uint32_t k = 20; at == 0; k++) {
+            bool seen = false;
+            for (uint32_t j = 1; j < k; j++) seen = seen || truth[4][j] == truth[4][k];
+            if (!seen) at = k;
+        }
+        session *s = primed(p, 4);
+        stop[2] = truth[4][at];
+        for (uint32_t k = 0; k < GENERATE_STOPS_MAX; k++)
+            if (k != 2) stop[k] = N_VOCAB + k; /* never drawn */
+        OK(session_generate(s, truth[4][0], &(generate_limits){.n_max = 1000, .stop = stop, .n_stop = 4}, &g, &e));
+        assert_int_equal(take(g, 4, 1, 1000), at);
+        assert_int_equal(generation_ended(g), GENERATE_STOPPED);
+        OK(generation_close(g, &e));
+        goes_on(s, 4, at);
+        session_drop(s);
+        s = primed(p, 8);
+        OK(session_generate(s, truth[8][0], &(generate_limits){.n_max = UINT64_MAX}, &g, &e));
+        assert_int_equal(take(g, 8, 1, 1000), N_CTX - prompt_n[8]);
+        assert_int_equal(generation_ended(g), GENERATE_CONTEXT);
+        OK(generation_close(g, &e));
+        assert_int_equal(session_position(s), N_CTX);
+        OK(session_generate(s, 1, &(generate_limits){.n_max = 1}, &g, &e)); /* full: ends at once */
+        assert_int_equal(generation_ended(g), GENERATE_CONTEXT);
+        assert_int_equal(take(g, 8, 1, 1), 0);
+        OK(generation_close(g, &e));
+        assert_int_equal(session_generate(s, N_VOCAB, &(generate_limits){.n_max = 1}, &g, &e), ST_USAGE);
+        errmsg_clear(&e);
+        assert_int_equal(session_generate(s, 1, &(generate_limits){.n_max = 0}, &g, &e), ST_USAGE);
+        errmsg_clear(&e);
+        const generate_limits many = {.n_max = 1, .stop = stop, .n_stop = GENERATE_STOPS_MAX + 1};
+        assert_int_equal(session_generate(s, 1, &many, &g, &e), ST_USAGE);
+        assert_null(g);
+        session_drop(s);
+        pipeline_close(p);
+    }
+}
+
+static void what_ran_over_is_forgotten(void **state)
+{
+    (void)state;
+    for (uint32_t n = 1; n <= 4; n++) {
+        errmsg e = {0};
+        pipeline *p = open_n(n, n != 4);
+        for (uint32_t k = 0; k <= 40; k += 1 + k / 3) {
+            session *s = primed(p, 2), *child;
+            generation *g;
+            OK(session_generate(s, truth[2][0], &(generate_limits){.n_max = 120}, &g, &e));
+            assert_int_equal(session_step(s, 1, NULL, NULL, &e), ST_USAGE); /* it generates */
+            errmsg_clear(&e);
+            assert_int_equal(take(g, 2, 1, k), k);
+            OK(generation_close(g, &e));
+            OK(session_fork(s, &child, &e));
+            goes_on(s, 2, k);
+            session_drop(s);
+            OK(session_generate(child, truth[2][k], &(generate_limits){.n_max = 20}, &g, &e));
+            assert_int_equal(take(g, 2, k + 1, 1000), 20);
+            OK(generation_close(g, &e));
+            goes_on(child, 2, k + 20);
+            session_drop(child);
+        }
+        pipeline_close(p);
+    }
+}
+
+/* --- many at once -------------------------------------------------------------------------------------- */
+
+static void many_beside_each_other(void **state)
+{
+    (void)state;
+    for (uint32_t n = 1; n <= 4; n++) {
+        errmsg e = {0};
+        pipeline *p = open_n(n, true);
+        session *s[N_SESSIONS];
+        generation *g[N_SESSIONS];
+        uint32_t came[N_SESSIONS] = {0};
+        /* They begin while the others run; two are stopped in the middle, the rest have limits. */
+        for (uint32_t i = 0; i < N_SESSIONS; i++) {
+            s[i] = primed(p, i);
+            OK(session_generate(s[i], truth[i][0], &(generate_limits){.n_max = 60 + 7 * i}, &g[i], &e));
+        }
+        for (uint32_t round = 0; round < 100; round++) {
+            for (uint32_t i = 0; i < N_SESSIONS; i++) {
+                bool stopped = (i == 1 && came[1] == 14) || (i == 6 && came[6] == 40);
+                if (!stopped) came[i] += take(g[i], i, 1 + came[i], 1 + i % 3);
+            }
+        }
+        for (uint32_t i = 0; i < N_SESSIONS; i++) {
+            OK(generation_close(g[i], &e));
+            assert_int_equal(came[i], i == 1 ? 14 : i == 6 ? 40 : 60 + 7 * i);
+            goes_on(s[i], i, came[i]);
+            session_drop(s[i]);
+        }
+        for (uint32_t k = 0; k < n; k++) {
+            stage_snapshot t;
+            pipeline_stage(p, k, &t);
+            assert_true(t.n_batches > 0);
+            assert_true(t.n_free_rounds > 50);
+            assert_int_equal(t.n_batches_split, n > 1 ? t.n_batches : 0);
+            if (n > 1) assert_true(t.tx_crossings[0] > 20 && t.tx_crossings[1] > 20);
+        }
+        pipeline_close(p);
+    }
+}
+
+/* Prompts are read while others generate. */
+static void prompts_beside_generations(void **state)
+{
+    (void)state;
+    for (uint32_t n = 1; n <= 3; n++) {
+        errmsg e = {0};
+        pipeline *p = open_n(n, true);
+        session *s = primed(p, 0);
+        generation *g;
+        OK(session_generate(s, truth[0][0], &(generate_limits){.n_max = 150}, &g, &e));
+        for (uint32_t k = 0; k < 12; k++) {
+            session *other = primed(p, 1 + k % 8);
+            goes_on(other, 1 + k % 8, 0);
+            session_drop(other);
+        }
+        assert_int_equal(take(g, 0, 1, 1000), 150);
+        OK(generation_close(g, &e));
+        session_drop(s);
+        pipeline_close(p);
+    }
+}
+
+/* --- the pace of a stream beside a long prompt ----------------------------------------------------------- */
+
+#define SLOW_MS 30u   /* each stage takes so long for a chunk of a prompt */
+#define CHUNK_ROWS 16u
+
+typedef struct {
+    pipeline *p;
+    uint32_t n_wrong;
+} primer;
+
+static void *prime_long(void *arg)
+{
+    primer *w = arg;
+    session *s;
+    errmsg e = {0};
+    sampler_params greedy = sampler_default();
+    w->n_wrong = session_open(w->p, &greedy, &s, &e) != ST_OK;
+    if (w->n_wrong == 0) w->n_wrong = session_prime(s, prompt[0], 240, NULL, NULL, &e) != ST_OK;
+    if (s != NULL) session_drop(s);
+    return NULL;
+}
+
+static void a_streams_worst_gap_is_two_chunks(void **state)
+{
+    (void)state;
+    for (uint32_t n = 1; n <= 3; n++) {
+        errmsg e = {0};
+        doors d = doors_default();
+        d.n_stages = n;
+        d.step.prime_chunk = CHUNK_ROWS;
+        snprintf(d.fault_text, sizeof d.fault_text, "stage=all,at=prime,kind=slow:%u,every=1", SLOW_MS);
+        pipeline *p = open_doors(&d);
+        session *s = primed(p, 0);
+        generation *g;
+        pthread_t thread;
+        primer other = {.p = p};
+        stage_snapshot before, after;
+        OK(session_generate(s, truth[0][0], &(generate_limits){.n_max = N_TOKENS}, &g, &e));
+        assert_int_equal(take(g, 0, 1, 1), 1);
+        pipeline_stage(p, n - 1, &before);
+        assert_int_equal(pthread_create(&thread, NULL, prime_long, &other), 0);
+        uint64_t last = now_ns(), worst = 0;
+        uint32_t came = 1, n_while = 0;
+        while (take(g, 0, 1 + came, 1) == 1) {
+            uint64_t now = now_ns();
+            if (now - last > worst) worst = now - last;
+            last = now;
+            came++;
+            pipeline_stage(p, n - 1, &after);
+            n_while += after.n_chunks > before.n_chunks && after.n_chunks < before.n_chunks + 15;
+        }
+        assert_int_equal(came, N_TOKENS);
+        pthread_join(thread, NULL);
+        assert_int_equal(other.n_wrong, 0);
+        assert_in_range(n_while, 4, N_TOKENS); /* it did go on meanwhile */
+        /* A chunk's time is that of its walk through all stages. */
+assert_in_range(worst / NS_PER_MS, 0, 2 * n * SLOW_MS + 20);
+        OK(generation_close(g, &e));
+        session_drop(s);
+        pipeline_close(p);
+    }
+}
+
+int main(void)
+{
+    tap_begin(180);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(one_session_equals_its_steps),
+        cmocka_unit_test(stops_limits_and_the_context),
+        cmocka_unit_test(what_ran_over_is_forgotten),
+        cmocka_unit_test(many_beside_each_other),
+        cmocka_unit_test(prompts_beside_generations),
+        cmocka_unit_test(a_streams_worst_gap_is_two_chunks),
+    };
+    return cmocka_run_group_tests(tests, set_up, tear_down);
+}
