@@ -126,6 +126,7 @@ static status on_message(pipeline *p, uint32_t s, const void *frame, errmsg *e)
     case WIRE_FAULT: {
         const wire_fault *f = body;
         status code = f->code == ST_OK ? ST_PROTOCOL : (status)f->code;
+        if (code == ST_DEVICE) code = ST_STAGE_LOST; /* ours goes on; the stage's process has 6 */
         return errmsg_set(e, code, "stage %u (pid %d): %s", s, p->stage[s].pid, f->text);
     }
     case WIRE_BYE:
