@@ -1,5 +1,7 @@
 #include "stage/stage_impl.h"
 
+#include "common/clock.h"
+#include "common/log.h"
 #include "kernels/peer.h"
 #include "stage/fits.h"
 
@@ -139,9 +141,12 @@ static device_need need_of(const stage *s, const weights_options *load)
 
 static status load_weights(stage *s, const weights_options *load, const device_need *need, errmsg *e)
 {
-    uint64_t held_bytes;
+    uint64_t held_bytes, begin_ns = now_ns();
     TRY(fits_begin_load(need, &held_bytes, e));
     TRY(weights_open(&s->w, load, e));
+    double gb = (double)s->w.bytes / 1e9, seconds = (double)(now_ns() - begin_ns) / NS_PER_S;
+    log_debug("stage %u: %.3f GB of weights loaded in %.3f s, %.1f GB/s", s->config.stage_i, gb,
+              seconds, gb / seconds);
     return fits_end_load(need, held_bytes, e);
 }
 

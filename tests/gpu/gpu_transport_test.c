@@ -1,6 +1,8 @@
 /* Every transport and signal between two processes, on one GPU and on two: each byte of rows of a
  * decode step and of prompt chunks; a sender that is killed, with and without rows announced, lets
- * its receiver go at once; and the receiver meets a new sender under the next epoch. */
+ * its receiver go at once; and the receiver meets a new sender under the next epoch.
+ *
+ * Usage: gpu_transport_test [TRANSPORT]     that one alone */
 #include "tests/support/stage_pair.h"
 
 #include "common/clock.h"
@@ -212,7 +214,7 @@ static void death(const pair_spec *spec, bool announced)
     pair_free(&p);
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
     uint32_t n = pair_devices();
     if (n == 0) {
@@ -222,6 +224,7 @@ int main(void)
     alarm(280);
     for (uint32_t two = 0; two <= (n > 1); two++) {
         for (size_t i = 0; i < WAYS; i++) {
+            if (argc > 1 && strcmp(argv[1], transport_word(ways[i].transport)) != 0) continue;
             pair_spec spec = {.device = {0, two},
                               .transport = ways[i].transport,
                               .signal = ways[i].signal,

@@ -3,6 +3,7 @@
 #include "common/clock.h"
 #include "common/log.h"
 #include "common/shm.h"
+#include "coordinator/engine/leftovers.h"
 
 #include <fcntl.h>
 #include <signal.h>
@@ -146,6 +147,7 @@ int pair_wait(stage_pair *p, uint32_t i, unsigned limit_s)
         kill(p->pid[i], SIGKILL);
         waitpid(p->pid[i], &w, 0);
     }
+    leftovers_remove(p->pid[i]);
     return WIFEXITED(w) ? WEXITSTATUS(w) : 128 + WTERMSIG(w);
 }
 
