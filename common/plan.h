@@ -23,7 +23,7 @@
 #define PLAN_PIECE_BYTES   96ull
 
 /* What a cpu device holds of activations in fixed point (kernels/cpu/fixed.h), at most. */
-#define PLAN_FIXED_BYTES (4ull << 20)
+#define PLAN_FIXED_BYTES (8ull << 20)
 
 /* Limits; beyond them a request is refused. */
 #define PLAN_CTX_MAX      (1u << 24)

@@ -2,9 +2,14 @@
  *
  * An engine thread of the pipeline owns the sockets, the children and the schedule from open to
  * close; the calls below hand it requests and wait. Calls may come from several threads; one session
- * is used by one thread at a time. When a stage is lost every call ends with ST_STAGE_LOST and the
- * line that names stage and cause, now and from then on. Nothing is left behind after close: no
- * process, socket or memory. The library installs no signal handlers, writes nothing to stdout. */
+ * is used by one thread at a time.
+ *
+ * When a stage is lost while the pipeline serves, it is replaced: the others keep their weights and
+ * KV, requests wait and go on with the same bits, and one line of the log says what happened. When it
+ * was replaced restarts times within the window, or is lost before the pipeline serves, every call
+ * ends with ST_STAGE_LOST and the line that names stage and cause, now and from then on. Nothing is
+ * left behind after close: no process, socket or memory. The library installs no signal handlers,
+ * writes nothing to stdout. */
 #ifndef COORDINATOR_PIPELINE_H
 #define COORDINATOR_PIPELINE_H
 
@@ -33,9 +38,15 @@ typedef struct {
     const char *stage_program;   /* NULL: memra-stage beside this program */
     uint32_t start_timeout_ms;   /* a stage that shows no progress for so long is given up; 0: 30 s */
     uint32_t hang_timeout_ms;    /* the same for a step; 0: 5 s */
+    uint32_t restarts;           /* of one stage within restart_window_ms, at most RESTARTS_MAX; 0:
+                                  * none is replaced */
+    uint32_t restart_window_ms;  /* 0: 60 s */
     pipeline_progress on_progress; /* may be NULL */
     void *progress_ctx;
 } pipeline_options;
+
+#define RESTARTS_DEFAULT 10u
+#define RESTARTS_MAX     64u
 
 pipeline_options pipeline_options_default(const char *model_path, const doors *d);
 
@@ -72,8 +83,25 @@ typedef struct {
     uint64_t n_prime_batches, n_prime_batches_split; /* the same of prompt chunks */
     uint64_t n_free_rounds;      /* groups walked in rounds after a step's first one */
     uint64_t load_ns;            /* from start to loaded */
+    uint64_t n_lost;             /* so many of its processes were lost */
+    bool replacing;              /* it, or another stage, is being replaced, and it takes part */
+    char last_fault[sizeof((errmsg *)0)->text]; /* how the last was lost; empty: none was */
 } stage_snapshot;
 void pipeline_stage(const pipeline *p, uint32_t stage_i, stage_snapshot *out);
+
+/* One stage that was replaced. Times of CLOCK_MONOTONIC. */
+#define RECOVERIES_KEPT 256u
+typedef struct {
+    uint32_t stage;
+    int lost_pid, pid;
+    uint64_t noticed_ns, reaped_ns, loaded_ns, attached_ns, resumed_ns;
+    uint64_t replayed_rows;
+    errmsg why;
+} recovery_record;
+
+/* Copies records number `from` (0: the first) to at most from + max - 1 (out may be NULL when max is 0),
+ * as far as they are among the last RECOVERIES_KEPT, and returns how many there are in all. */
+uint64_t pipeline_recoveries(const pipeline *p, uint64_t from, recovery_record *out, uint32_t max);
 
 /* Doors carried in the steps that are issued from now on. */
 void pipeline_set_step_doors(pipeline *p, const step_doors *d);

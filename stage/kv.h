@@ -61,6 +61,7 @@ typedef struct {
     kv_branch *branches; /* [n_branches] */
     uint32_t *history;   /* [n_blocks, KV_BLOCK] tokens, by the global class; NULL: not kept */
     uint32_t step;       /* counts kv_step_begin */
+    bool rewriting;      /* the rows of a replay: kv_rewrite */
 } kv_cache;
 
 /* Allocate the pools of the layers [layer_begin, layer_end), zeroed. host: zeroed memory of `at`,
@@ -81,6 +82,13 @@ uint64_t kv_bytes(const kv_cache *c); /* of all pools */
  * and generation are not read; tokens go with the global class. */
 MUST_USE status kv_ops(kv_cache *c, backend_queue *q, const wire_kv_op *ops, uint32_t n_ops,
                        errmsg *e);
+
+/* Close every branch and forget all tables; the pools keep their bytes. */
+void kv_reset(kv_cache *c);
+
+/* Until told otherwise rows are those of a replay. They may lie in blocks that several tables have:
+ * what they write is what stood there. */
+void kv_rewrite(kv_cache *c, bool on);
 
 /* One layer's pools. */
 kv_args kv_layer(const kv_cache *c, uint32_t layer_i);

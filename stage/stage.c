@@ -226,6 +226,16 @@ status stage_kv_ops(stage *s, const wire_kv_op *ops, uint32_t n_ops, errmsg *e)
     return kv_ops(&s->kv, s->q, ops, n_ops, e);
 }
 
+void stage_reset(stage *s)
+{
+    kv_reset(&s->kv);
+}
+
+void stage_rewrite(stage *s, bool on)
+{
+    kv_rewrite(&s->kv, on);
+}
+
 status stage_embed(stage *s, errmsg *e)
 {
     CHECK(s->first);

@@ -11,6 +11,7 @@
 #include "coordinator/engine/child.h"
 #include "coordinator/engine/chunk.h"
 #include "coordinator/engine/kvpool.h"
+#include "coordinator/engine/mirror.h"
 #include "coordinator/machine/gpus.h"
 #include "coordinator/pipeline.h"
 #include "coordinator/engine/rundir.h"
@@ -21,11 +22,23 @@ typedef enum {
     PHASE_STARTING, /* processes spawned, weights loading */
     PHASE_PROBING,  /* the load barrier is passed */
     PHASE_READY,
+    PHASE_RECOVERING, /* a stage was lost and is being replaced; requests wait */
     PHASE_STOPPING,
     PHASE_DEAD      /* every child is reaped */
 } engine_phase;
 
-/* One incarnation of a stage. */
+/* Where a stage is on the way through a recovery (recover.c). */
+typedef enum {
+    SLOT_RUNNING,    /* not in one */
+    SLOT_LOST,       /* killed, not yet reaped */
+    SLOT_PAUSED,     /* reaped; its replacement waits for its turn */
+    SLOT_LOADING,    /* the replacement is on its way to its weights */
+    SLOT_QUIESCING,  /* a survivor, told to be quiet */
+    SLOT_QUIET,
+    SLOT_ATTACHED    /* on the new epoch: byte probe, replay */
+} slot_state;
+
+/* One incarnation of a stage, and what outlives it. */
 typedef struct {
     child process;
     int pid;                    /* of the process, also when it is reaped */
@@ -36,6 +49,18 @@ typedef struct {
     wire_loaded facts;
     wire_probed met;            /* of the boundary into it */
     uint64_t start_ns, loaded_ns;
+    slot_state state;
+    bool empty;                 /* its KV is not what the steps in flight need: replay */
+    bool mute;                  /* a message could not be sent to it */
+    uint32_t n_bad;             /* messages of this incarnation that failed their check */
+    uint32_t n_replayed;        /* answers to the replay in hand */
+    uint64_t applied_seq;       /* as it said when it was quiet */
+    /* the loss in hand, and the losses so far */
+    errmsg why;
+    int lost_pid;
+    uint64_t lost_ns, reaped_ns, start_at_ns;
+    uint64_t lost_at_ns[RESTARTS_MAX]; /* the last ones, by number */
+    uint64_t n_lost;
     /* supervision: what was seen last and for how long it has not changed */
     uint64_t seen_progress, seen_heartbeat;
     uint64_t still_progress_ns, still_heartbeat_ns;
@@ -90,6 +115,7 @@ typedef struct {
     uint32_t n_rows;
     uint32_t rounds, n_drawn;
     bool dead;                  /* its live bit was cleared */
+    uint32_t token;             /* of the round in hand, as it came back, checked */
 } flight_part;
 
 /* What row `row` of the request of part part_i gives: a readback row, or WIRE_NONE: a token in the
@@ -97,6 +123,7 @@ typedef struct {
 typedef struct {
     uint32_t readback, part_i;
     uint64_t row;
+    uint32_t token;             /* as it came back, checked */
 } flight_result;
 
 /* A step in flight: what it carries, and the message itself (the body of WIRE_STEP, without header),
@@ -109,7 +136,8 @@ typedef struct {
     bool prime, free_running;
     uint32_t n_parts, n_rows, n_results;
     uint32_t rounds, n_groups, group_end[WIRE_GROUPS_MAX];
-    uint32_t n_pieces;          /* groups of all rounds that have come back */
+    uint32_t n_pieces;          /* groups of all rounds that have come back, since it was issued */
+    uint32_t n_taken;           /* those whose results were taken: no fewer when it is issued again */
     uint64_t issued_ns;
     flight_part *part;          /* [parts_max] */
     flight_result *result;      /* [results_max] */
@@ -138,6 +166,21 @@ struct session {
     session *ready_next;        /* in the pipeline's list, while first has a row to issue now */
     uint64_t counted;           /* batch.c: the last count that has seen it */
 };
+
+/* Rows that lost stages must know again, on their way (replay.c). */
+typedef struct {
+    bool begun, through;        /* through: from tokens through all stages */
+    bool over;                  /* all was sent */
+    uint32_t branch;            /* in hand */
+    bool opened;
+    uint32_t position, end;     /* its rows: the next one, and where they end */
+    uint32_t n_sent;            /* messages */
+    uint64_t n_rows;
+    bool *whole;                /* [n_blocks of class global]: written again, every position */
+    uint32_t *ring;             /* [window_blocks]: window block of entry i is ring[i % n_ring] */
+    uint32_t n_ring, n_entries[KV_POOLS], first;
+    uint32_t *users;            /* [n_blocks of class window] */
+} replay;
 
 struct pipeline {
     pthread_mutex_t lock;
@@ -168,6 +211,14 @@ struct pipeline {
     errmsg failure;             /* why it is dead, once it is */
     uint32_t n_stages;
     stage_slot stage[STAGES_MAX];
+
+    /* recovery */
+    uint32_t edge_epoch;        /* of all boundaries */
+    mirror mirror;
+    replay replay;
+    uint64_t attached_ns;
+    recovery_record record[RECOVERIES_KEPT]; /* the last ones, by number */
+    uint64_t n_records;
 
     /* schedule */
     step_doors step_doors;
@@ -209,17 +260,41 @@ void engine_fail(pipeline *p, const errmsg *e);
 /* --- launch.c: processes and their conversation ---------------------------------------------------- */
 MUST_USE status launch_prepare(pipeline *p, errmsg *e);         /* shared memory, run dir, sockets */
 MUST_USE status launch_stages(pipeline *p, errmsg *e);          /* spawn, last to first */
+MUST_USE status launch_one(pipeline *p, uint32_t s, errmsg *e); /* a new incarnation of stage s */
+/* A message that stage s does not take is no error here: the stage is `mute` then, and the next look
+ * finds out why. ST_RESOURCES: no memory. */
 MUST_USE status launch_send(pipeline *p, uint32_t s, wire_kind kind, uint64_t seq, const void *body,
                             uint64_t body_bytes, errmsg *e);
 MUST_USE status launch_config(pipeline *p, uint32_t s, errmsg *e);
 void launch_stop(pipeline *p);                                  /* first to last, bounded, then kill */
+void launch_reaped(pipeline *p, uint32_t s);                    /* what an incarnation leaves behind */
 void launch_release(pipeline *p);                               /* everything launch_prepare made */
 
 /* --- supervise.c: is everyone alive and moving ------------------------------------------------------ */
-/* One look; elapsed_ns since the last one (a bound part of it when we ourselves stood still). */
-MUST_USE status supervise(pipeline *p, uint64_t elapsed_ns, errmsg *e);
-/* Say how stage s, which is reaped, was lost. Always a fault. */
-MUST_USE status supervise_lost(pipeline *p, uint32_t s, errmsg *e);
+/* One look at stage s, elapsed_ns after the last one (a bound part of it when we ourselves stood
+ * still). ST_STAGE_LOST: it ended, stands still or takes no messages; ST_INTERRUPTED: it was ended by
+ * a signal that reached us as well. */
+MUST_USE status supervise(pipeline *p, uint32_t s, uint64_t elapsed_ns, errmsg *e);
+
+/* --- recover.c: a lost stage is replaced ------------------------------------------------------------- */
+/* Stage s is lost, `why`. Either its replacement begins (ST_OK), or the run ends with *e: before it
+ * was ready, when it was replaced too often, when a replacement would fail the same way. */
+MUST_USE status recover_lost(pipeline *p, uint32_t s, const errmsg *why, errmsg *e);
+/* Stage s answers to a recovery. False: this message does not belong to one, or not now. */
+bool recover_message(pipeline *p, uint32_t s, const void *frame);
+/* The next steps of a recovery that is under way; afterwards the phase may be PHASE_READY again. */
+MUST_USE status recover_turn(pipeline *p, errmsg *e);
+
+/* --- replay.c: what lost stages must know, from the mirror -------------------------------------------- */
+MUST_USE status replay_prepare(pipeline *p, errmsg *e);
+void replay_release(pipeline *p);
+/* Bring the stages that are `empty` to the mirror's state. With `through` from tokens through all
+ * stages, all of which forget their tables; otherwise the first stage alone is empty. */
+void replay_begin(pipeline *p, bool through);
+/* Send what may be sent now; *done: everybody has everything. */
+MUST_USE status replay_turn(pipeline *p, bool *done, errmsg *e);
+/* Stage s answered. False: no such answer is due. */
+bool replay_answer(pipeline *p, uint32_t s, const wire_replayed *r);
 
 /* --- batch.c: which rows form the next step ---------------------------------------------------------- */
 /* Steps that may be in flight at once, and parts of one step, for a plan. */
@@ -232,6 +307,8 @@ void batch_choose(pipeline *p, flight *f);
 MUST_USE status schedule_prepare(pipeline *p, errmsg *e); /* the books, sized by the plan */
 void schedule_add(pipeline *p, request *r);               /* behind what its session asked before */
 MUST_USE status schedule_issue(pipeline *p, errmsg *e);
+/* The steps in flight once more, in their order, to every stage. */
+MUST_USE status schedule_reissue(pipeline *p, errmsg *e);
 MUST_USE status schedule_result(pipeline *p, uint64_t seq, const wire_result *r, errmsg *e);
 /* Take a generation out of its session's line; it is not in flight. */
 void schedule_withdraw(pipeline *p, generation *g);

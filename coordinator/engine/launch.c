@@ -17,7 +17,6 @@
 #include "build_id.h"
 
 #define STOP_LIMIT_MS 700u
-#define LOST_WAIT_MS 200u
 /* A stage's own wait on a boundary: the coordinator's supervision is what ends it, this is for a
  * coordinator that lives but has lost sight of the step. */
 #define STAGE_WAIT_LIMIT_MS 3600000u
@@ -69,11 +68,15 @@ static int boundary_out(const pipeline *p, uint32_t s)
     return p->n_stages > 1 ? p->boundary_fd[s] : -1;
 }
 
-static status spawn(pipeline *p, uint32_t s, errmsg *e)
+status launch_one(pipeline *p, uint32_t s, errmsg *e)
 {
     static const char *const levels[] = {"error", "warn", "info", "debug"};
     stage_slot *t = &p->stage[s];
     t->epoch++;
+    t->hello = t->loaded = t->probed = t->mute = false;
+    t->n_bad = 0;
+    t->loaded_ns = 0;
+    t->still_progress_ns = t->still_heartbeat_ns = 0;
     snprintf(t->endpoint, sizeof t->endpoint, "ipc://%s/s%u.%u", p->dir.path, s, t->epoch);
     TRY(make_socket(p, ZMQ_PAIR, t->endpoint, &t->socket, e));
     char stage_text[12], epoch_text[12], death_text[12], block_text[12], log_text[12];
@@ -104,7 +107,7 @@ static status spawn(pipeline *p, uint32_t s, errmsg *e)
 
 status launch_stages(pipeline *p, errmsg *e)
 {
-    for (uint32_t s = p->n_stages; s-- > 0;) TRY(spawn(p, s, e));
+    for (uint32_t s = p->n_stages; s-- > 0;) TRY(launch_one(p, s, e));
     return ST_OK;
 }
 
@@ -124,12 +127,8 @@ status launch_send(pipeline *p, uint32_t s, wire_kind kind, uint64_t seq, const 
     memcpy(zmq_msg_data(&m), &h, sizeof h);
     if (body_bytes > 0) memcpy((char *)zmq_msg_data(&m) + sizeof h, body, body_bytes);
     if (zmq_msg_send(&m, p->stage[s].socket, ZMQ_DONTWAIT) < 0) {
-        int error = zmq_errno();
         zmq_msg_close(&m);
-        /* It has no peer any more, most likely: the cause is worth the wait. */
-        if (kind != WIRE_STOP && child_wait(&p->stage[s].process, LOST_WAIT_MS))
-            return supervise_lost(p, s, e);
-        return errmsg_set(e, ST_STAGE_LOST, "stage %u takes no messages: %s", s, zmq_strerror(error));
+        p->stage[s].mute = true; /* it has no peer any more, most likely */
     }
     return ST_OK;
 }
@@ -147,6 +146,7 @@ status launch_config(pipeline *p, uint32_t s, errmsg *e)
     wire_config c = {.stage_i = s,
                      .n_stages = p->n_stages,
                      .epoch = p->stage[s].epoch,
+                     .edge_epoch = p->edge_epoch,
                      .n_layers = p->model->n_layers,
                      .layer_begin = sp->layer_begin,
                      .layer_end = sp->layer_end,
@@ -185,12 +185,22 @@ void launch_stop(pipeline *p)
         stage_slot *t = &p->stage[s];
         if (t->process.pid == 0) continue;
         errmsg ignored = {0};
-        if (launch_send(p, s, WIRE_STOP, 0, NULL, 0, &ignored) != ST_OK) continue;
+        if (launch_send(p, s, WIRE_STOP, 0, NULL, 0, &ignored) != ST_OK || t->mute) continue;
         uint64_t now = now_ns();
         uint64_t left_ms = now < deadline ? (deadline - now) / NS_PER_MS : 0;
         child_wait(&t->process, (uint32_t)(left_ms / (p->n_stages - s)));
     }
     for (uint32_t s = 0; s < p->n_stages; s++) child_destroy(&p->stage[s].process);
+}
+
+void launch_reaped(pipeline *p, uint32_t s)
+{
+    stage_slot *t = &p->stage[s];
+    child_destroy(&t->process);
+    if (t->socket != NULL) zmq_close(t->socket);
+    t->socket = NULL;
+    unlink(t->endpoint + strlen("ipc://")); /* which zeromq would only leave to the run's end */
+    run_block_forget(p->block, s);
 }
 
 static void close_fd(int *fd)

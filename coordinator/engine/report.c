@@ -3,6 +3,7 @@
 #include "common/clock.h"
 
 #include <jansson.h>
+#include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -15,6 +16,8 @@ static const char *phase_word(engine_phase phase)
         return "probing";
     case PHASE_READY:
         return "ready";
+    case PHASE_RECOVERING:
+        return "recovering";
     case PHASE_STOPPING:
         return "stopping";
     case PHASE_DEAD:
@@ -62,6 +65,23 @@ void report_stage(const pipeline *p, uint32_t stage_i, stage_snapshot *out)
     memcpy(out->device, t->facts.device_name, sizeof out->device);
     memcpy(out->transport, t->met.transport, sizeof out->transport);
     memcpy(out->signal, t->met.signal, sizeof out->signal);
+    out->n_lost = t->n_lost;
+    out->replacing = t->state != SLOT_RUNNING;
+    snprintf(out->last_fault, sizeof out->last_fault, "%s", t->why.text);
+}
+
+/* A message may quote a path of any bytes; null: there is none. */
+static json_t *text_json(const char *text)
+{
+    json_t *v = *text != '\0' ? json_string(text) : json_null();
+    return v != NULL ? v : json_string("(not text)");
+}
+
+static const char *stage_word(const pipeline *p, uint32_t s, uint32_t state)
+{
+    slot_state slot = p->stage[s].state;
+    bool gone = p->phase == PHASE_DEAD || slot == SLOT_LOST || slot == SLOT_PAUSED;
+    return gone ? "lost" : stage_state_word(state);
 }
 
 static json_t *stage_json(const pipeline *p, uint32_t s)
@@ -70,11 +90,11 @@ static json_t *stage_json(const pipeline *p, uint32_t s)
     report_stage(p, s, &t);
     double since_ns = (double)(now_ns() - p->stage[s].start_ns);
     double busy = since_ns > 0 ? (double)t.busy_ns / since_ns : 0;
-    return json_pack("{s:i, s:i, s:s, s:s, s:i, s:[i,i], s:i, s:I, s:I, s:f, s:f, s:I, s:I, s:I, s:I}",
+    return json_pack("{s:i, s:i, s:s, s:s, s:i, s:[i,i], s:i, s:o, s:I, s:I, s:f, s:f, s:I, s:I, s:I, s:I}",
                      "stage", (int)s, "pid", t.pid, "device", t.device, "state",
-                     p->phase == PHASE_DEAD ? "lost" : stage_state_word(t.state), "epoch", (int)t.epoch,
+                     stage_word(p, s, t.state), "epoch", (int)t.epoch,
                      "layers", (int)p->plan.stage[s].layer_begin, (int)p->plan.stage[s].layer_end,
-                     "restarts", (int)t.epoch - 1, "steps", (json_int_t)t.n_steps, "rows",
+                     "restarts", (int)t.epoch - 1, "last_fault", text_json(t.last_fault), "steps", (json_int_t)t.n_steps, "rows",
                      (json_int_t)t.n_rows, "busy", busy, "idle", 1 - busy, "overlaps",
                      (json_int_t)t.n_overlaps, "weights_bytes", (json_int_t)t.weights_bytes, "kv_bytes",
                      (json_int_t)t.kv_bytes, "scratch_bytes", (json_int_t)t.scratch_bytes);

@@ -108,7 +108,7 @@ static void clear(flight *f)
 {
     f->seq = 0;
     f->prime = f->free_running = false;
-    f->n_parts = f->n_rows = f->n_results = f->n_pieces = 0;
+    f->n_parts = f->n_rows = f->n_results = f->n_pieces = f->n_taken = 0;
     f->rounds = f->n_groups = 1;
     f->group_end[0] = 0;
     f->body_bytes = 0;
@@ -156,7 +156,7 @@ static void want_results(pipeline *p, flight *f, uint32_t part_i, uint64_t i, dr
         row->sampler_i = put_sampler(d, r->session);
     }
     if (logits) row->readback = r->deferred ? r->readback : p->free_readback[--p->n_free_readback];
-    f->result[f->n_results++] = (flight_result){row->readback, part_i, i};
+    f->result[f->n_results++] = (flight_result){row->readback, part_i, i, TOKEN_NONE};
 }
 
 static void put_generation(const flight_part *part, draft *d, wire_row *row)
@@ -295,6 +295,23 @@ status schedule_issue(pipeline *p, errmsg *e)
     return ST_OK;
 }
 
+status schedule_reissue(pipeline *p, errmsg *e)
+{
+    for (uint64_t last = 0;;) {
+        flight *next = NULL;
+        for (uint32_t i = 0; i < p->window; i++) {
+            flight *f = &p->flights[i];
+            if (f->seq > last && (next == NULL || f->seq < next->seq)) next = f;
+        }
+        if (next == NULL) return ST_OK;
+        last = next->seq;
+        next->n_pieces = 0;
+        next->issued_ns = now_ns();
+        for (uint32_t s = 0; s < p->n_stages; s++)
+            TRY(launch_send(p, s, WIRE_STEP, next->seq, next->body, next->body_bytes, e));
+    }
+}
+
 /* --- in ---------------------------------------------------------------------------------------------- */
 
 /* Of a result: committed by this step, with a status that there is. */
@@ -336,24 +353,30 @@ static status ring_token(const pipeline *p, const flight *f, const session *s, u
     return check_token(p, s, *token, e);
 }
 
-static status take_row(pipeline *p, const flight *f, const flight_result *x, errmsg *e)
+/* A result, before anything of its step is taken: nothing is believed unseen. */
+static status check_row(const pipeline *p, const flight *f, flight_result *x, errmsg *e)
 {
-    request *r = f->part[x->part_i].r;
+    const request *r = f->part[x->part_i].r;
     const session *s = r->session;
     uint64_t position = r->first_position + x->row;
-    uint32_t n_vocab = p->results.n_vocab;
-    if (x->readback == WIRE_NONE) return ring_token(p, f, s, position, &r->next_token, e);
+    if (x->readback == WIRE_NONE) return ring_token(p, f, s, position, &x->token, e);
     readback_row *row = readback_row_at(&p->results, x->readback);
     uint64_t commit = atomic_load_explicit(&row->commit, memory_order_acquire);
+    x->token = row->token;
     TRY(check_result(p, f, s, position, commit, row->status, e));
-    if (r->want_sample && x->row + 1 == r->n_tokens) {
-        r->next_token = row->token;
-        TRY(check_token(p, s, r->next_token, e));
-    }
-    if (r->deferred) return ST_OK; /* its logits stay where they are until somebody asks */
-    memcpy(r->logits + x->row * n_vocab, row->logits, (size_t)n_vocab * sizeof(float));
+    bool drawn = r->want_sample && x->row + 1 == r->n_tokens;
+    return drawn ? check_token(p, s, x->token, e) : ST_OK;
+}
+
+static void take_row(pipeline *p, const flight *f, const flight_result *x)
+{
+    request *r = f->part[x->part_i].r;
+    size_t n_vocab = p->results.n_vocab;
+    if (r->want_sample && x->row + 1 == r->n_tokens) r->next_token = x->token;
+    if (x->readback == WIRE_NONE || r->deferred) return; /* logits stay until somebody asks */
+    memcpy(r->logits + x->row * n_vocab, readback_row_at(&p->results, x->readback)->logits,
+           n_vocab * sizeof(float));
     p->free_readback[p->n_free_readback++] = x->readback;
-    return ST_OK;
 }
 
 static uint32_t group_begin(const flight *f, uint32_t g)
@@ -361,20 +384,26 @@ static uint32_t group_begin(const flight *f, uint32_t g)
     return g == 0 ? 0 : f->group_end[g - 1];
 }
 
-/* The tokens of one group in one round. */
-static status take_tokens(pipeline *p, flight *f, uint32_t g, errmsg *e)
+/* The tokens of one group in one round: all are looked at before one is taken. */
+static status check_tokens(const pipeline *p, flight *f, uint32_t g, errmsg *e)
 {
     for (uint32_t k = group_begin(f, g); k < f->group_end[g]; k++) {
         flight_part *part = &f->part[k];
-        uint64_t position = part->first + part->n_drawn;
-        uint32_t token;
         if (part->dead) continue;
-        TRY(ring_token(p, f, part->r->session, position, &token, e));
-        part->n_drawn++;
-        part->dead = generation_drew(part->r->generation, position, token) ||
-                     part->n_drawn == part->rounds;
+        TRY(ring_token(p, f, part->r->session, part->first + part->n_drawn, &part->token, e));
     }
     return ST_OK;
+}
+
+static void take_tokens(flight *f, uint32_t g)
+{
+    for (uint32_t k = group_begin(f, g); k < f->group_end[g]; k++) {
+        flight_part *part = &f->part[k];
+        if (part->dead) continue;
+        uint64_t position = part->first + part->n_drawn++;
+        part->dead = generation_drew(part->r->generation, position, part->token) ||
+                     part->n_drawn == part->rounds;
+    }
 }
 
 static uint32_t n_expected(const flight *f, uint32_t g)
@@ -401,9 +430,24 @@ static status land_generation(pipeline *p, flight_part *part, errmsg *e)
     return ST_OK;
 }
 
+/* All stages have applied it: its operations, its rows, and what generations drew and applied. */
+static void mirror_flight(pipeline *p, const flight *f)
+{
+    step_view v = wire_step_body_view(f->body);
+    mirror_step(&p->mirror, f->seq, v.kv_ops, v.step->n_kv_ops, v.rows, v.step->n_rows);
+    for (uint32_t k = 0; f->free_running && k < f->n_parts; k++) {
+        const flight_part *part = &f->part[k];
+        const generation *g = part->r->generation;
+        const uint32_t *drawn = g->tokens + (g->n_drawn - part->n_drawn);
+        for (uint32_t i = 1; i < part->n_drawn; i++)
+            mirror_row(&p->mirror, part->r->session->branch, (uint32_t)part->first + i, drawn[i - 1]);
+    }
+}
+
 /* Every row of it is back. */
 static status land(pipeline *p, flight *f, errmsg *e)
 {
+    mirror_flight(p, f);
     f->seq = 0;
     p->n_flights--;
     if (f->free_running) p->round_ns = (now_ns() - f->issued_ns) / f->rounds;
@@ -427,18 +471,23 @@ status schedule_result(pipeline *p, uint64_t seq, const wire_result *result, err
         if (p->flights[i].seq == seq && seq != 0) f = &p->flights[i];
     uint32_t round = f != NULL ? f->n_pieces / f->n_groups : 0;
     uint32_t g = f != NULL ? f->n_pieces % f->n_groups : 0;
+    bool again = f != NULL && f->n_pieces < f->n_taken; /* it came before a stage was lost */
     if (f == NULL || result->round != round || result->group != g ||
-        result->n_rows != n_expected(f, g)) {
+        (!again && result->n_rows != n_expected(f, g))) {
         return errmsg_set(e, ST_PROTOCOL,
                           "stage %u: result of step %llu, round %u, group %u, with %u rows was not "
                           "asked for",
                           p->n_stages - 1, (unsigned long long)seq, result->round, result->group,
                           result->n_rows);
     }
-    if (f->free_running) TRY(take_tokens(p, f, g, e));
-    for (uint32_t i = 0; i < f->n_results; i++) TRY(take_row(p, f, &f->result[i], e));
-    if (++f->n_pieces < f->rounds * f->n_groups) return ST_OK;
-    return land(p, f, e);
+    f->n_pieces++;
+    if (again) return ST_OK;
+    if (f->free_running) TRY(check_tokens(p, f, g, e));
+    for (uint32_t i = 0; i < f->n_results; i++) TRY(check_row(p, f, &f->result[i], e));
+    if (f->free_running) take_tokens(f, g);
+    for (uint32_t i = 0; i < f->n_results; i++) take_row(p, f, &f->result[i]);
+    f->n_taken = f->n_pieces;
+    return f->n_taken == f->rounds * f->n_groups ? land(p, f, e) : ST_OK;
 }
 
 void schedule_withdraw(pipeline *p, generation *g)

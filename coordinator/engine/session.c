@@ -7,7 +7,7 @@
 
 status session_serves(const pipeline *p, errmsg *e)
 {
-    if (p->phase == PHASE_READY) return ST_OK;
+    if (p->phase == PHASE_READY || p->phase == PHASE_RECOVERING) return ST_OK;
     if (p->failure.code == ST_OK) return errmsg_set(e, ST_CLOSED, "the pipeline is closed");
     return errmsg_set(e, p->failure.code, "%s", p->failure.text);
 }

@@ -39,6 +39,7 @@ typedef struct {
     bool canary;
     uint32_t n_prompt, n_decode; /* tokens */
     uint64_t seed;               /* of the prompt's random ids and of sampling */
+    uint32_t n_kills;            /* recovery: over all numbers of stages */
     gate_report *report;
 } gate_context;
 
@@ -60,7 +61,9 @@ static inline uint64_t gate_positions(const gate_context *g)
  * only when the gate could not be walked to its end: ST_INTERRUPTED, ST_BAD_MODEL, ST_BAD_DOOR,
  * ST_USAGE, ST_RESOURCES, or any fault of the reference. A fault in an arm is that arm's red. */
 MUST_USE status gate_ppn(const gate_context *g, errmsg *e);
+MUST_USE status gate_batch(const gate_context *g, errmsg *e);
 MUST_USE status gate_prime(const gate_context *g, errmsg *e);
 MUST_USE status gate_transport(const gate_context *g, errmsg *e);
+MUST_USE status gate_recovery(const gate_context *g, errmsg *e);
 
 #endif

@@ -89,6 +89,31 @@ static void judge_end(judge *j, const end_counts *c, const gate_expect *x, bool 
     if (rows_cross) judge_slots(j, c, x->slots, from, to);
 }
 
+/* A step of several sessions is one in every stage, and walks them all. */
+static void judge_batches(judge *j, const stage_snapshot *b, const stage_snapshot *a, uint32_t n_stages,
+                          uint32_t s)
+{
+    uint64_t decode = a->n_batches - b->n_batches, prime = a->n_prime_batches - b->n_prime_batches;
+    must_be(j, a->n_batches_split - b->n_batches_split, n_stages > 1 ? decode : 0,
+            "batches that walked split", s, s);
+    must_be(j, a->n_prime_batches_split - b->n_prime_batches_split, n_stages > 1 ? prime : 0,
+            "prompt batches that walked split", s, s);
+}
+
+/* The ends of a boundary where the schedule decides how much crosses it. */
+static void judge_free(judge *j, const end_counts *tx, const end_counts *rx, const gate_expect *x,
+                       bool rows_cross, uint32_t from, uint32_t to)
+{
+    must_be(j, rx->rows, tx->rows, "rows received of those sent", from, to);
+    must_be(j, rx->bytes, tx->bytes, "bytes received of those sent", from, to);
+    must_be(j, rx->slot[0] + rx->slot[1], tx->slot[0] + tx->slot[1],
+            "crossings received of those sent", from, to);
+    if (!rows_cross) return;
+    if (tx->rows < x->rows) must_be(j, tx->rows, x->rows, "rows sent", from, to);
+    must_be(j, tx->bytes, tx->rows * x->row_bytes, "bytes sent", from, to);
+    judge_slots(j, tx, x->slots, from, to);
+}
+
 static bool judge_all(gate_arm *arm, const gate_counts *b, const gate_counts *a,
                       const gate_expect *x)
 {
@@ -98,13 +123,19 @@ static bool judge_all(gate_arm *arm, const gate_counts *b, const gate_counts *a,
         const stage_snapshot *before = s < b->n_stages ? &b->stage[s] : &nothing;
         const stage_snapshot *after = s < a->n_stages ? &a->stage[s] : &nothing;
         must_be(&j, after->n_rows - before->n_rows, x->rows, "rows", s, s);
-        must_be(&j, after->n_chunks - before->n_chunks, x->chunks, "prompt chunks", s, s);
+        if (!x->free_running)
+            must_be(&j, after->n_chunks - before->n_chunks, x->chunks, "prompt chunks", s, s);
+        judge_batches(&j, before, after, x->n_stages, s);
         if (x->n_stages == 1) continue;
         uint32_t next = (s + 1) % x->n_stages;
         const stage_snapshot *next_before = next < b->n_stages ? &b->stage[next] : &nothing;
         const stage_snapshot *next_after = next < a->n_stages ? &a->stage[next] : &nothing;
-        bool rows_cross = next != 0; /* sampled tokens go back through the coordinator for now */
+        bool rows_cross = next != 0; /* what was drawn goes back only between rounds */
         end_counts tx = sent(before, after), rx = received(next_before, next_after);
+        if (x->free_running) {
+            judge_free(&j, &tx, &rx, x, rows_cross, s, next);
+            continue;
+        }
         judge_end(&j, &tx, x, rows_cross, "sent", s, next);
         judge_end(&j, &rx, x, rows_cross, "received", s, next);
     }
@@ -119,6 +150,9 @@ static void fill(gate_arm *arm, const gate_counts *b, const gate_counts *a)
         arm->bytes += rx.bytes;
         arm->chunks += a->stage[s].n_chunks - b->stage[s].n_chunks;
         arm->overlaps += a->stage[s].n_overlaps - b->stage[s].n_overlaps;
+        arm->batches += a->stage[s].n_batches - b->stage[s].n_batches;
+        arm->prime_batches += a->stage[s].n_prime_batches - b->stage[s].n_prime_batches;
+        arm->rounds += a->stage[s].n_free_rounds - b->stage[s].n_free_rounds;
     }
 }
 

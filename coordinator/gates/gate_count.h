@@ -26,6 +26,8 @@ typedef struct {
     uint64_t row_bytes;
     uint64_t rows, chunks; /* in every stage */
     uint64_t steps;        /* with rows: each crosses every boundary once */
+    bool free_running;     /* how many steps, chunks and crossings is up to the schedule: the two
+                            * ends of a boundary agree, and dead rows may cross it too */
     gate_slots slots;
 } gate_expect;
 

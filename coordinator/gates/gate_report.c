@@ -20,6 +20,7 @@ void gate_arm_again(gate_arm *a)
     a->tries++;
     a->n_rows = a->n_values = a->n_tokens = 0;
     a->crossings = a->bytes = a->chunks = a->overlaps = 0;
+    a->batches = a->prime_batches = a->rounds = 0;
 }
 
 void gate_arm_red(gate_arm *a, const char *format, ...)
@@ -85,6 +86,9 @@ static void print_done(FILE *to, const gate_arm *a)
     print_count(to, &between, a->crossings, "crossing", "crossings");
     print_count(to, &between, a->bytes, "byte", "bytes");
     print_count(to, &between, a->overlaps, "overlap", "overlaps");
+    print_count(to, &between, a->batches, "batch", "batches");
+    print_count(to, &between, a->prime_batches, "prompt batch", "prompt batches");
+    print_count(to, &between, a->rounds, "round", "rounds");
     if (a->tries > 1) fprintf(to, " in %u tries", a->tries);
 }
 
@@ -106,14 +110,17 @@ static json_t *arm_object(const gate_arm *a)
     json_t *cuts = json_array();
     for (uint32_t s = 1; s < a->cuts.n_stages; s++)
         json_array_append_new(cuts, json_integer(a->cuts.at[s]));
-    return json_pack("{s:s, s:o, s:I, s:o, s:b, s:o, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}",
+    return json_pack("{s:s, s:o, s:I, s:o, s:b, s:o, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, "
+                     "s:I, s:I, s:I}",
                      "gate", a->gate, "arm", text_value(a->name), "stages",
                      (json_int_t)a->cuts.n_stages, "cuts", cuts, "green", a->green, "why",
                      text_value(a->why), "wrong", (json_int_t)a->n_wrong, "tries",
                      (json_int_t)a->tries, "rows", (json_int_t)a->n_rows, "logits",
                      (json_int_t)a->n_values, "crossings", (json_int_t)a->crossings, "bytes",
                      (json_int_t)a->bytes, "chunks", (json_int_t)a->chunks, "overlaps",
-                     (json_int_t)a->overlaps, "probes", (json_int_t)a->probes);
+                     (json_int_t)a->overlaps, "probes", (json_int_t)a->probes, "batches",
+                     (json_int_t)a->batches, "prompt_batches", (json_int_t)a->prime_batches, "rounds",
+                     (json_int_t)a->rounds);
 }
 
 static void print_object(FILE *to, json_t *o)

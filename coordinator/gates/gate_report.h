@@ -28,6 +28,8 @@ typedef struct {
     uint64_t n_tokens;                 /* drawn tokens compared */
     uint64_t crossings, bytes;         /* received over all boundaries */
     uint64_t chunks, overlaps, probes; /* over all stages */
+    uint64_t batches, prime_batches;   /* steps with rows of several sessions */
+    uint64_t rounds;                   /* groups walked in rounds after a step's first */
 } gate_arm;
 
 typedef struct {

@@ -85,6 +85,17 @@ json() {
     done
 }
 
+@test "batch: sessions among others agree with themselves alone" {
+    gate batch --json -m "$DEMO"
+    expect 0
+    [[ $(json verdict) == green ]]
+    # the reference, one stage, and two arms each of 2, 3 and 8 stages
+    [[ $(json arms) == 8 ]]
+    ! grep -E '"(batches|prompt_batches|rounds)":0,' <<<"$(grep '"arm":"together' <<<"$OUT")"
+    grep -q '"arm":"together, one slot","stages":8' <<<"$OUT"
+    assert_nothing_left
+}
+
 @test "transport: every edge in both slots, probed and used" {
     gate transport --json -m "$DEMO"
     expect 0
@@ -103,9 +114,9 @@ json() {
 
 @test "the canaries of every gate are noticed" {
     gate all -m "$DEMO" --canary
-    expect 1 "^red: .*all 16 canaries were noticed"
+    expect 1 "^red: .*all 22 canaries were noticed"
     no_line "^GREEN"
-    [[ $(grep -c "^red   " <<<"$OUT") == 16 ]]
+    [[ $(grep -c "^red   " <<<"$OUT") == 22 ]]
     assert_nothing_left
 }
 
@@ -127,6 +138,12 @@ busy() {
 @test "prime is green under load" {
     busy
     gate prime -m "$DEMO" --stages 2 -p 70 -n 2
+    expect 0 "^# green"
+}
+
+@test "batch is green under load" {
+    busy
+    gate batch -m "$DEMO" --stages 3 -p 70 -n 2
     expect 0 "^# green"
 }
 

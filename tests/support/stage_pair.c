@@ -72,7 +72,7 @@ static status open_side(pair_side *s, uint32_t epoch, errmsg *e)
     TRY(s->b->alloc(s->d, &s->hidden, bytes, e));
     wire_config c = {.stage_i = s->i,
                      .n_stages = PAIR_N,
-                     .epoch = epoch,
+                     .edge_epoch = epoch,
                      .rows_max = spec->rows_max,
                      .in_fd = s->pair->fd[(s->i + 1) % PAIR_N],
                      .out_fd = s->pair->fd[s->i],

@@ -51,7 +51,7 @@ static void open_side(pair *p, uint32_t i, const setting *set, const backend *de
     assert_int_equal(s->b->alloc(s->d, &s->hidden, ROWS * EMBD * sizeof(float), &s->e), ST_OK);
     wire_config c = {.stage_i = i,
                      .n_stages = N,
-                     .epoch = 1,
+                     .edge_epoch = 1,
                      .rows_max = ROWS,
                      .in_fd = p->fd[(i + 1) % N],
                      .out_fd = p->fd[i],

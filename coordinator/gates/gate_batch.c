@@ -1,0 +1,377 @@
+/* batch: a session alone = the same session among others that join and leave.
+ *
+ * The work of each of GATE_SESSIONS sessions: a prompt (of a length of its own), n_decode steps whose
+ * logits are compared, then so many tokens that it generates by itself, greedy or sampled. The
+ * reference does them one after the other through one stage, every token a step of its own. The arms
+ * do them all at once, each session driven by a thread of its own, so that prompts share chunks, rows
+ * share steps, and generations share rounds, while others come and go:
+ *
+ *   together            all doors open
+ *   together, one slot  without MEMRA_PP_OVERLAP
+ *
+ * Beside rows and crossings, counters must show steps that carried rows of several sessions, of
+ * prompts and of decode, and rounds beyond a step's first. */
+#include "common/clock.h"
+#include "coordinator/commands/random_tokens.h"
+#include "coordinator/gates/gate_count.h"
+#include "coordinator/gates/gate_pipe.h"
+#include "coordinator/gates/gate_record.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+
+#define GATE_SESSIONS 7u
+#define TEMPERATURE   0.9f
+#define CANARY_TRIES  3u /* of an arm that cannot become complete */
+
+typedef struct {
+    const gate_context *g;
+    uint32_t *tokens;                     /* [n_prompt + GATE_SESSIONS]: each prompt begins one later */
+    uint32_t n_prompt[GATE_SESSIONS], n_generate[GATE_SESSIONS];
+    uint64_t n_rows;                      /* of all sessions */
+    gate_record reference, got;           /* the steps: GATE_SESSIONS * n_decode rows */
+    uint32_t *tokens_reference, *tokens_got; /* [GATE_SESSIONS, 1 + burst]: drawn elsewhere */
+} work;
+
+/* How the sessions are walked. All zero: as the arms are meant to. */
+typedef struct {
+    bool one_slot;
+    bool one_by_one;   /* session after session */
+    bool stepped;      /* generations step by step */
+    bool swapped;      /* two sessions have each other's prompts */
+} way;
+
+/* One session's thread. */
+typedef struct {
+    work *w;
+    pipeline *p;
+    const way *how;
+    uint32_t i;
+    status result;
+    errmsg why;
+} walker;
+
+static uint32_t row_of(const work *w, uint32_t i)
+{
+    return i * w->g->n_decode;
+}
+
+static uint32_t *drawn_of(const work *w, uint32_t *tokens, uint32_t i)
+{
+    return tokens + (uint64_t)i * (1 + gate_burst(w->g));
+}
+
+static sampler_params sampler_of(const work *w, uint32_t i)
+{
+    sampler_params s = sampler_default();
+    if (i % 2 == 1) s.temperature = TEMPERATURE;
+    s.seed = w->g->seed + i;
+    return s;
+}
+
+/* --- one session ----------------------------------------------------------------------------------- */
+
+static status generate_tokens(session *s, uint32_t token, uint32_t n, uint32_t *out, errmsg *e)
+{
+    generation *g;
+    errmsg ignored = {0};
+    TRY(session_generate(s, token, &(generate_limits){.n_max = n}, &g, e));
+    status st = ST_OK;
+    for (uint32_t k = 0; k < n && st == ST_OK; k++) st = generation_next(g, &out[k], e);
+    status closed = generation_close(g, st == ST_OK ? e : &ignored);
+    return st == ST_OK ? closed : st;
+}
+
+static status step_tokens(session *s, uint32_t token, uint32_t n, uint32_t *out, errmsg *e)
+{
+    for (uint32_t k = 0; k < n; k++) {
+        TRY(session_step(s, token, NULL, &token, e));
+        out[k] = token;
+    }
+    return ST_OK;
+}
+
+static status walk_session(walker *x, session *s, errmsg *e)
+{
+    work *w = x->w;
+    uint32_t i = x->i, from = x->how->swapped && i < 2 ? 1 - i : i, next;
+    uint32_t *drawn = drawn_of(w, w->tokens_got, i);
+    TRY(session_prime(s, w->tokens + from, w->n_prompt[i], NULL, &next, e));
+    drawn[0] = next;
+    for (uint32_t k = 0; k < w->g->n_decode; k++) {
+        uint32_t row = row_of(w, i) + k;
+        TRY(session_step(s, next, gate_record_rows(&w->got, row, 1), &next, e));
+        w->got.tokens[row] = next;
+    }
+    if (x->how->stepped) return step_tokens(s, next, w->n_generate[i], drawn + 1, e);
+    return generate_tokens(s, next, w->n_generate[i], drawn + 1, e);
+}
+
+static void *walker_main(void *arg)
+{
+    walker *x = arg;
+    sampler_params sampler = sampler_of(x->w, x->i);
+    session *s;
+    x->result = session_open(x->p, &sampler, &s, &x->why);
+    if (x->result == ST_OK) x->result = walk_session(x, s, &x->why);
+    if (s != NULL) session_drop(s);
+    return NULL;
+}
+
+/* All sessions into w->got. */
+static status walk(work *w, pipeline *p, const way *how, errmsg *e)
+{
+    walker x[GATE_SESSIONS];
+    pthread_t thread[GATE_SESSIONS];
+    bool started[GATE_SESSIONS] = {false};
+    step_doors d = gate_doors(w->g, gate_chunk(w->g), true, !how->one_slot);
+    pipeline_set_step_doors(p, &d);
+    gate_record_clear(&w->got);
+    for (uint32_t i = 0; i < GATE_SESSIONS; i++) {
+        x[i] = (walker){.w = w, .p = p, .how = how, .i = i};
+        if (!how->one_by_one) started[i] = pthread_create(&thread[i], NULL, walker_main, &x[i]) == 0;
+        if (!started[i]) walker_main(&x[i]);
+    }
+    status st = ST_OK;
+    for (uint32_t i = 0; i < GATE_SESSIONS; i++) {
+        if (started[i]) pthread_join(thread[i], NULL);
+        if (st == ST_OK && x[i].result != ST_OK) st = errmsg_set(e, x[i].result, "%s", x[i].why.text);
+    }
+    return st;
+}
+
+/* --- comparison ------------------------------------------------------------------------------------ */
+
+static void compare_drawn(gate_arm *a, const work *w)
+{
+    for (uint32_t i = 0; i < GATE_SESSIONS; i++) {
+        const uint32_t *want = drawn_of(w, w->tokens_reference, i);
+        const uint32_t *got = drawn_of(w, w->tokens_got, i);
+        for (uint32_t k = 0; k <= w->n_generate[i]; k++) {
+            a->n_tokens++;
+            if (want[k] == got[k]) continue;
+            gate_arm_red(a, "session %u, %s token %u is %u, alone it is %u", i,
+                         k == 0 ? "prompt's" : "generated", k, got[k], want[k]);
+            break; /* what follows it differs too */
+        }
+    }
+}
+
+static bool complete(const gate_arm *a)
+{
+    return a->batches > 0 && a->prime_batches > 0 && a->rounds > 0;
+}
+
+static status arm_walk(work *w, pipeline *p, gate_arm *a, uint32_t n_stages, const way *how,
+                       const way *as, errmsg *e)
+{
+    uint64_t begin = now_ns();
+    bool hopeless = how->one_by_one || how->stepped;
+    while (gate_may_try(a, begin) && (!hopeless || a->tries < CANARY_TRIES)) {
+        gate_counts before;
+        gate_arm_again(a);
+        gate_counts_take(&before, p);
+        TRY(walk(w, p, how, e));
+        gate_record_compare(a, &w->reference, &w->got, 0, w->got.n_rows);
+        compare_drawn(a, w);
+        gate_expect x = {.n_stages = n_stages,
+                         .row_bytes = w->g->model.row_bytes,
+                         .rows = w->n_rows,
+                         .free_running = true,
+                         .slots = n_stages == 1 || as->one_slot ? SLOTS_FIRST_ONLY : SLOTS_BOTH};
+        gate_counts_check(a, p, &before, &x);
+        if (complete(a)) return ST_OK;
+    }
+    if (a->green) {
+        gate_arm_red(a, "%s, in %u tries",
+                     a->rounds == 0 ? "no step ran several rounds"
+                                    : "no step carried rows of several sessions",
+                     a->tries);
+    }
+    return ST_OK;
+}
+
+static status arm_run(work *w, pipeline *p, gate_arm *a, uint32_t n_stages, const way *how,
+                      const way *as, errmsg *e)
+{
+    errmsg why = {0};
+    status s = arm_walk(w, p, a, n_stages, how, as, &why);
+    if (s == ST_OK) return ST_OK;
+    if (gate_fatal(s)) return errmsg_set(e, s, "%s", why.text);
+    gate_arm_red(a, "%s", why.text);
+    return ST_OK;
+}
+
+/* --- arms ------------------------------------------------------------------------------------------ */
+
+static status pipe_open(pipeline **p, const work *w, const gate_cuts *c, const char *fault_text,
+                        errmsg *e)
+{
+    gate_setup setup = {.fault = fault_text, .n_sessions = GATE_SESSIONS};
+    return gate_pipe_open(p, w->g, c, &setup, e);
+}
+
+static const way together = {0};
+static const way one_slot = {.one_slot = true};
+
+static status arms_run(work *w, pipeline *p, errmsg *e)
+{
+    uint32_t n_stages = pipeline_plan(p)->cuts.n_stages;
+    const way *ways[] = {&together, &one_slot};
+    for (uint32_t i = 0; i < (n_stages > 1 ? 2 : 1); i++) {
+        gate_arm a;
+        gate_arm_begin(&a, "batch", "%s", i == 0 ? "together" : "together, one slot");
+        a.cuts = pipeline_plan(p)->cuts;
+        TRY(arm_run(w, p, &a, n_stages, ways[i], ways[i], e));
+        gate_report_arm(w->g->report, &a);
+    }
+    return ST_OK;
+}
+
+/* A pipeline that does not start is one red arm. */
+static status cuts_run(work *w, const gate_cuts *c, errmsg *e)
+{
+    pipeline *p;
+    errmsg why = {0};
+    status s = pipe_open(&p, w, c, NULL, &why);
+    if (s == ST_OK) {
+        s = arms_run(w, p, e);
+        pipeline_close(p);
+        return s;
+    }
+    if (gate_fatal(s)) return errmsg_set(e, s, "%s", why.text);
+    gate_arm a;
+    gate_arm_begin(&a, "batch", "start");
+    gate_arm_red(&a, "%u stages did not start: %s", c->n_stages, why.text);
+    gate_report_arm(w->g->report, &a);
+    return ST_OK;
+}
+
+/* What was walked becomes the reference; it is an arm too, and its counters must be right. */
+static status reference_walk(work *w, pipeline *p, gate_arm *a, errmsg *e)
+{
+    const way alone = {.one_by_one = true, .stepped = true};
+    gate_counts before;
+    gate_arm_begin(a, "batch", "reference, one after the other");
+    gate_arm_again(a);
+    a->cuts = pipeline_plan(p)->cuts;
+    gate_counts_take(&before, p);
+    TRY(walk(w, p, &alone, e));
+    gate_record logits = w->got;
+    uint32_t *tokens = w->tokens_got;
+    w->got = w->reference;
+    w->reference = logits;
+    w->tokens_got = w->tokens_reference;
+    w->tokens_reference = tokens;
+    gate_expect x = {.n_stages = 1, .rows = w->n_rows, .free_running = true};
+    gate_counts_check(a, p, &before, &x);
+    if (a->batches + a->prime_batches + a->rounds > 0)
+        gate_arm_red(a, "sessions one after the other shared steps");
+    return ST_OK;
+}
+
+static status reference_run(work *w, errmsg *e)
+{
+    gate_cuts one = gate_cuts_even(1);
+    pipeline *p;
+    gate_arm a;
+    TRY(pipe_open(&p, w, &one, NULL, e));
+    status s = reference_walk(w, p, &a, e);
+    if (s == ST_OK && !w->g->canary) {
+        gate_report_arm(w->g->report, &a);
+        s = arms_run(w, p, e);
+    }
+    pipeline_close(p);
+    return s;
+}
+
+/* --- canaries -------------------------------------------------------------------------------------- */
+
+typedef struct {
+    const char *broken, *fault;
+    bool one_stage;
+    way how;
+    const char *because;
+} canary;
+
+static const canary canaries[] = {
+    {.broken = "stage 0 flips one bit of what it sends in a chunk",
+     .fault = "stage=0,at=prime,kind=corrupt",
+     .because = "differ"},
+    {.broken = "stage 0 flips one bit of what it sends in a decode step",
+     .fault = "stage=0,at=decode,kind=corrupt",
+     .because = "differ"},
+    {.broken = "two sessions have each other's prompts", .how.swapped = true, .because = "differ"},
+    {.broken = "the sessions are walked one after the other where they should be together",
+     .how.one_by_one = true,
+     .because = "no step carried rows of several sessions"},
+    {.broken = "tokens are stepped one by one where sessions should generate",
+     .how.stepped = true,
+     .because = "no step ran several rounds"},
+    {.broken = "one stage runs where several should", .one_stage = true, .because = "expected"},
+};
+
+static status canary_run(work *w, const gate_cuts *c, const canary *k, errmsg *e)
+{
+    gate_cuts one = gate_cuts_even(1);
+    pipeline *p;
+    gate_arm a;
+    gate_arm_begin(&a, "batch", "together");
+    TRY(pipe_open(&p, w, k->one_stage ? &one : c, k->fault, e));
+    a.cuts = pipeline_plan(p)->cuts;
+    status s = arm_run(w, p, &a, c->n_stages, &k->how, &together, e);
+    pipeline_close(p);
+    if (s == ST_OK) gate_report_canary(w->g->report, &a, k->broken, k->because);
+    return s;
+}
+
+/* --- the gate -------------------------------------------------------------------------------------- */
+
+static status work_open(work *w, const gate_context *g, errmsg *e)
+{
+    uint32_t n_tokens = g->n_prompt + GATE_SESSIONS, burst = gate_burst(g);
+    *w = (work){.g = g};
+    for (uint32_t i = 0; i < GATE_SESSIONS; i++) {
+        w->n_prompt[i] = 1 + (g->n_prompt - 1) * (i + 1) / GATE_SESSIONS;
+        w->n_generate[i] = burst - burst * i / (2 * GATE_SESSIONS);
+        w->n_rows += w->n_prompt[i] + g->n_decode + w->n_generate[i];
+    }
+    w->tokens = malloc(n_tokens * sizeof *w->tokens);
+    w->tokens_reference = calloc((uint64_t)GATE_SESSIONS * (1 + burst), sizeof *w->tokens);
+    w->tokens_got = calloc((uint64_t)GATE_SESSIONS * (1 + burst), sizeof *w->tokens);
+    if (w->tokens == NULL || w->tokens_reference == NULL || w->tokens_got == NULL)
+        return errmsg_set(e, ST_RESOURCES, "no memory for %u tokens", n_tokens);
+    random_tokens(w->tokens, n_tokens, g->model.n_vocab, g->seed);
+    uint32_t n_rows = GATE_SESSIONS * g->n_decode;
+    TRY(gate_record_open(&w->reference, n_rows, g->model.n_vocab, e));
+    return gate_record_open(&w->got, n_rows, g->model.n_vocab, e);
+}
+
+static void work_close(work *w)
+{
+    free(w->tokens);
+    free(w->tokens_reference);
+    free(w->tokens_got);
+    gate_record_close(&w->reference);
+    gate_record_close(&w->got);
+}
+
+status gate_batch(const gate_context *g, errmsg *e)
+{
+    work w;
+    gate_cuts cuts[4];
+    uint32_t n_cuts;
+    status s = work_open(&w, g, e);
+    if (s != ST_OK) goto done;
+    TRY_DONE(s, gate_cuts_few(cuts, &n_cuts, g, e));
+    TRY_DONE(s, reference_run(&w, e));
+    if (g->canary) {
+        for (uint32_t i = 0; i < sizeof canaries / sizeof *canaries; i++)
+            TRY_DONE(s, canary_run(&w, &cuts[0], &canaries[i], e));
+    } else {
+        for (uint32_t i = 0; i < n_cuts; i++) TRY_DONE(s, cuts_run(&w, &cuts[i], e));
+    }
+done:
+    work_close(&w);
+    return s;
+}
