@@ -102,6 +102,7 @@ status launch_one(pipeline *p, uint32_t s, errmsg *e)
     t->start_ns = now_ns();
     TRY(child_start(&t->process, argv, fds, n, e));
     t->pid = (int)t->process.pid;
+    rundir_note_process(&p->dir, t->process.pid);
     return ST_OK;
 }
 

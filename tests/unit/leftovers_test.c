@@ -3,11 +3,13 @@
 
 #include "coordinator/engine/child.h"
 #include "coordinator/engine/leftovers.h"
+#include "coordinator/engine/rundir.h"
 
 #include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 static char dir[] = "/tmp/leftovers_test.XXXXXX";
@@ -67,12 +69,42 @@ static void a_killed_child_leaves_nothing(void **state)
     child_destroy(&c);
 }
 
+/* A run whose processes were all killed: the next start removes what they left. */
+static void a_dead_run_is_cleaned_up_behind(void **state)
+{
+    (void)state;
+    char base[] = "/tmp/leftovers_test.XXXXXX", its[64], ours[64];
+    rundir dead, next;
+    errmsg e = {0};
+    pid_t pid = fork();
+    if (pid == 0) _exit(0);
+    assert_int_equal(waitpid(pid, NULL, 0), pid);
+    snprintf(its, sizeof its, "cuda.shm.%u.%x.1", (unsigned)getuid(), (unsigned)pid);
+    snprintf(ours, sizeof ours, "cuda.shm.%u.%x.77", (unsigned)getuid(), (unsigned)getpid());
+    put("/dev/shm", its);
+    put("/dev/shm", ours);
+    assert_non_null(mkdtemp(base));
+    assert_int_equal(rundir_open(&dead, base, &e), ST_OK);
+    rundir_note_process(&dead, pid);
+    rundir_note_process(&dead, getpid()); /* a number that was given again: it lives */
+    close(dead.lock_fd);                  /* as when the coordinator is killed */
+    assert_true(there("/dev/shm", its));
+    assert_int_equal(rundir_open(&next, base, &e), ST_OK);
+    assert_false(there("/dev/shm", its));
+    assert_true(there("/dev/shm", ours));
+    assert_int_not_equal(access(dead.path, F_OK), 0);
+    assert_int_equal(leftovers_remove_in("/dev/shm", getuid(), getpid()), 1);
+    rundir_close(&next);
+    rmdir(base);
+}
+
 int main(void)
 {
     tap_begin(60);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(only_those_of_the_process),
         cmocka_unit_test(a_killed_child_leaves_nothing),
+        cmocka_unit_test(a_dead_run_is_cleaned_up_behind),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
