@@ -139,8 +139,15 @@ static status cross_slice(void *ctx, uint64_t timeout_ns, errmsg *e)
 status edges_cross(edges *x, crossing *c, errmsg *e)
 {
     cross_context a = {x, c};
-    CHECK((c->sending ? x->out.way : x->in.way) != NULL);
-    return edges_wait(x, c->sending, cross_slice, &a, e);
+    const edge *g = c->sending ? &x->out : &x->in;
+    CHECK(g->way != NULL);
+    status s = edges_wait(x, c->sending, cross_slice, &a, e);
+    if (s == ST_DEVICE) {
+        return errmsg_set(e, s, "stage %u: the device failed at boundary %u -> %u (%s): %s",
+                          x->stage_i, g->from, g->to, g->kind->name,
+                          x->backend->failure != NULL ? x->backend->failure(x->queue) : "");
+    }
+    return s;
 }
 
 static row_header header_of(const wire_row *r)

@@ -134,6 +134,7 @@ static status on_message(pipeline *p, uint32_t s, const void *frame, bool *faile
     case WIRE_FAULT: {
         const wire_fault *f = body;
         status code = f->code == ST_OK ? ST_PROTOCOL : (status)f->code;
+        if (code == ST_DEVICE) code = ST_STAGE_LOST; /* ours goes on; the stage's process has 6 */
         *failed = true;
         return errmsg_set(why, code, "stage %u (pid %d): %s", s, t->pid, f->text);
     }

@@ -113,6 +113,7 @@ status launch_one(pipeline *p, uint32_t s, errmsg *e)
     if (t->epoch == 1) t->first_start_ns = t->start_ns;
     TRY(child_start(&t->process, argv, fds, n, e));
     t->pid = (int)t->process.pid;
+    rundir_note_process(&p->dir, t->process.pid);
     return ST_OK;
 }
 
