@@ -13,7 +13,7 @@ typedef struct {
 
 static const fault_word at_words[] = {
     {"load", FAULT_AT_LOAD}, {"prime", FAULT_AT_PRIME}, {"decode", FAULT_AT_DECODE},
-    {"idle", FAULT_AT_IDLE}, {"recovery", ABSENT},      {NULL, 0},
+    {"idle", FAULT_AT_IDLE}, {"recovery", FAULT_AT_RECOVERY}, {NULL, 0},
 };
 static const fault_word kind_words[] = {
     {"kill", FAULT_KILL},
@@ -79,8 +79,7 @@ static status parse_kind(fault *f, const fault_text *t, const char *s, size_t n)
 static status parse_at(fault *f, const fault_text *t, const char *s, size_t n)
 {
     const fault_word *word = find_word(at_words, s, n);
-    if (word == NULL) return refuse(t, s, n, "is not a place (load, prime, decode, idle)");
-    if (word->value == ABSENT) return refuse(t, s, n, "is a place that this build does not have");
+    if (word == NULL) return refuse(t, s, n, "is not a place (load, prime, decode, idle, recovery)");
     f->at = (fault_at)word->value;
     return ST_OK;
 }
@@ -148,7 +147,7 @@ static status parse_entry(fault *f, const fault_text *t, const char *s, size_t n
     }
     if (!(seen & (1u << KEY_STAGE))) return refuse(t, s, n, "has no stage=");
     if (!(seen & (1u << KEY_KIND))) return refuse(t, s, n, "has no kind=");
-    if ((seen & (1u << KEY_STEP)) && (f->at == FAULT_AT_LOAD || f->at == FAULT_AT_IDLE)) {
+    if ((seen & (1u << KEY_STEP)) && (f->at == FAULT_AT_LOAD || f->at == FAULT_AT_IDLE || f->at == FAULT_AT_RECOVERY)) {
         return refuse(t, s, n, "names a step where no step is in hand, so it could never happen");
     }
     return ST_OK;

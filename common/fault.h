@@ -3,10 +3,11 @@
  * "stage=1,at=decode,step=17,kind=kill;stage=all,kind=slow:20,every=1": entries joined by ';', each
  * of key=value pairs joined by ',', every key at most once, nothing empty, no spaces. Keys: stage
  * (a number or all; required), kind (kill, stop, hang, exit, slow:MS, corrupt; required), at (load,
- * prime, decode, idle; left out: any), step (the coordinator's sequence; left out: the first that
- * fits; not with load or idle, where no step is in hand), every (1: again and again; 0 or left out:
- * once per run). What the design knows and this build lacks (kinds cuda, oom, nan, badmsg;
- * at=recovery) is refused by name. */
+ * prime, decode, idle, recovery: while a lost stage is replaced, in the replacement and in the
+ * others, where corrupt alters a row that is replayed; left out: any), step (the coordinator's sequence; left out: the first that
+ * fits; not with load, idle or recovery, where no step is in hand), every (1: again and again; 0 or
+ * left out: once per run and stage). What the design knows and this build lacks (kinds cuda, oom,
+ * nan, badmsg) is refused by name. */
 #ifndef COMMON_FAULT_H
 #define COMMON_FAULT_H
 
@@ -34,7 +35,8 @@ typedef enum {
     FAULT_AT_LOAD,
     FAULT_AT_PRIME,
     FAULT_AT_DECODE,
-    FAULT_AT_IDLE
+    FAULT_AT_IDLE,
+    FAULT_AT_RECOVERY
 } fault_at;
 
 typedef struct {

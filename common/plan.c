@@ -4,6 +4,7 @@
 #include "common/plan.h"
 
 #include "common/boundary.h"
+#include "common/journal.h"
 #include "common/readback.h"
 #include "common/wire.h"
 
@@ -254,9 +255,13 @@ static void fill_bytes(plan *p, const model_desc *m)
     uint32_t n = p->cuts.n_stages;
     p->readback_bytes = readback_bytes(p->n_readback, m->n_vocab, p->n_sessions);
     p->run_block_bytes = sizeof(run_block);
-    p->slots_total_bytes = p->journal_bytes = p->weights_total_bytes = 0;
+    p->slots_total_bytes = p->weights_total_bytes = 0;
+    p->n_journal_blocks = at_most(p->n_journal_blocks, p->n_blocks[KV_CLASS_GLOBAL]);
+    p->journal_bytes =
+        p->n_journal_blocks > 0 ? (n - 1) * journal_bytes(p->n_journal_blocks, m->n_embd) : 0;
     p->coordinator_bytes = PLAN_PROCESS_BYTES + m->n_vocab * PLAN_PIECE_BYTES;
-    p->total_bytes = p->readback_bytes + p->run_block_bytes + p->coordinator_bytes;
+    p->total_bytes =
+        p->readback_bytes + p->run_block_bytes + p->coordinator_bytes + p->journal_bytes;
     for (uint32_t s = 0; s < n; s++) {
         stage_plan *sp = &p->stage[s];
         scratch_layout scratch;
@@ -286,6 +291,18 @@ static void fill_bytes(plan *p, const model_desc *m)
     }
 }
 
+/* Blocks of one journal, as many as the bound has room for. */
+static uint32_t journal_blocks(const plan *p, const model_desc *m, uint64_t bound)
+{
+    uint32_t n_journals = p->cuts.n_stages - 1, all = p->n_blocks[KV_CLASS_GLOBAL];
+    if (n_journals == 0 || bound == 0) return 0;
+    uint64_t none = journal_bytes(0, m->n_embd), block = journal_bytes(1, m->n_embd) - none;
+    uint64_t each = bound / n_journals;
+    if (each < none) return 0;
+    uint64_t n = (each - none) / block;
+    return n < all ? (uint32_t)n : all;
+}
+
 static device_door device_of(const doors *d, uint32_t s)
 {
     device_door device = {.kind = DEVICE_CPU};
@@ -305,6 +322,8 @@ status plan_make(plan *out, const model_desc *m, const doors *d, const plan_requ
     TRY(settle_blocks(out, m, r->kv_bytes, e));
     for (uint32_t s = 0; s < out->cuts.n_stages; s++)
         out->stage[s].device = device_of(d, s);
+    out->n_journal_blocks = journal_blocks(out, m, r->journal_bytes);
+    out->journal_may_go = r->journal_bytes == PLAN_JOURNAL_ALL;
     fill_bytes(out, m);
     return ST_OK;
 }
@@ -346,9 +365,13 @@ static uint32_t context_that_fits(const plan *p, const model_desc *m, uint64_t f
     return fits;
 }
 
-status plan_fits(const plan *p, const model_desc *m, uint64_t free_bytes, errmsg *e)
+status plan_fits(plan *p, const model_desc *m, uint64_t free_bytes, errmsg *e)
 {
     const double mb = 1e6;
+    if (free_bytes != 0 && needed_bytes(p, m) > free_bytes && p->journal_may_go) {
+        p->n_journal_blocks = 0;
+        fill_bytes(p, m);
+    }
     if (free_bytes == 0 || needed_bytes(p, m) <= free_bytes) return ST_OK;
     uint32_t largest = 0;
     for (uint32_t s = 1; s < p->cuts.n_stages; s++) {

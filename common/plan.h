@@ -23,12 +23,13 @@
 #define PLAN_PIECE_BYTES   96ull
 
 /* What a cpu device holds of activations in fixed point (kernels/cpu/fixed.h), at most. */
-#define PLAN_FIXED_BYTES (4ull << 20)
+#define PLAN_FIXED_BYTES (8ull << 20)
 
 /* Limits; beyond them a request is refused. */
 #define PLAN_CTX_MAX      (1u << 24)
 #define PLAN_SESSIONS_MAX 1024u
 #define PLAN_READBACK_MAX 4096u
+#define PLAN_JOURNAL_ALL  UINT64_MAX
 #define PLAN_BYTES_MAX    (1ull << 60) /* of one run's KV */
 
 typedef struct {
@@ -36,6 +37,8 @@ typedef struct {
                             was trained for is allowed (the caller may say so) */
     uint32_t n_sessions; /* sessions (branches) that may be open at once; 0: default */
     uint64_t kv_bytes;   /* bound of KV bytes over all stages; 0: sessions x ctx */
+    uint64_t journal_bytes; /* bound of the journals' bytes together; 0: none are kept;
+                               PLAN_JOURNAL_ALL: for every KV block */
     dtype kv_type;       /* F32, F16, BF16 */
     uint32_t n_chunk;    /* rows of the largest step, 1..WIRE_ROWS_MAX; 0: default (not more than
                             n_ctx). The door MEMRA_PRIME_CHUNK raises it when it asks for more */
@@ -60,7 +63,9 @@ typedef struct {
     dtype kv_type;
     stage_plan stage[STAGES_MAX];
     uint64_t run_block_bytes, readback_bytes, slots_total_bytes;
-    uint64_t journal_bytes; /* 0: this build keeps none */
+    uint32_t n_journal_blocks; /* of each journal: those of class global below it are kept */
+    uint64_t journal_bytes;    /* of all; 0: none */
+    bool journal_may_go;       /* nobody asked for so many: rather none than not to fit */
     uint64_t coordinator_bytes; /* the process itself: PLAN_PROCESS_BYTES, and its vocabulary */
     uint64_t total_bytes;   /* without weights that stay in the page cache: what is allocated */
     uint64_t weights_total_bytes; /* over the stages; a tied head of two stages counts twice */
@@ -73,9 +78,10 @@ MUST_USE status plan_make(plan *out, const model_desc *m, const doors *d, const 
                           errmsg *e);
 
 /* Compare what all stages together need, weights included (they must stay in memory to be of use),
- * with what the host has free (free_bytes; 0: unknown, fits). ST_RESOURCES naming the largest
- * stage, what is needed, what is free and the context that would fit, if any does. */
-MUST_USE status plan_fits(const plan *p, const model_desc *m, uint64_t free_bytes, errmsg *e);
+ * with what the host has free (free_bytes; 0: unknown, fits); when it is too much, journals that may
+ * go are dropped first. ST_RESOURCES naming the largest stage, what is needed, what is free and the
+ * context that would fit, if any does. */
+MUST_USE status plan_fits(plan *p, const model_desc *m, uint64_t free_bytes, errmsg *e);
 
 /* The pieces of a stage's scratch arena on the device, in bytes from its start, each on a border of
  * 64 bytes: one formula for plan and stage. All f32 unless said; R = rows_max. */

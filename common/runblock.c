@@ -27,6 +27,18 @@ status run_block_create(run_block **out, int *fd, uint32_t n_stages, errmsg *e)
     return ST_OK;
 }
 
+void run_block_forget(run_block *b, uint32_t s)
+{
+    stage_words *w = &b->stage[s];
+    atomic_store(&w->state, STAGE_STARTING);
+    atomic_store(&w->starved, STARVED_NO);
+    atomic_store(&w->inside, 0);
+    atomic_store(&w->load_done_bytes, 0);
+    atomic_store(&w->load_total_bytes, 0);
+    atomic_store(&w->step_entered, 0);
+    atomic_store(&w->step_done, 0);
+}
+
 status run_block_map(run_block **out, int fd, errmsg *e)
 {
     void *map = NULL;

@@ -14,7 +14,7 @@
 
 #define CACHE_LINE 64
 #define RUN_BLOCK_MAGIC 0x4b4c4252u /* "RBLK" */
-#define RUN_BLOCK_VERSION 2u
+#define RUN_BLOCK_VERSION 4u
 
 #define STAGE_STATE_LIST(X)                                                                        \
     X(STAGE_STARTING, "starting")                                                                  \
@@ -22,6 +22,7 @@
     X(STAGE_LOADED, "loaded")                                                                      \
     X(STAGE_PROBING, "probing")                                                                    \
     X(STAGE_READY, "ready")                                                                        \
+    X(STAGE_QUIET, "quiet")                                                                        \
     X(STAGE_STOPPING, "stopping")                                                                  \
     X(STAGE_FAILED, "failed")
 typedef enum {
@@ -44,6 +45,9 @@ typedef struct {
     _Atomic uint64_t progress;                       /* goes up with every layer and load piece */
     _Atomic uint64_t load_done_bytes, load_total_bytes;
     _Atomic uint64_t step_entered, step_done;        /* sequences, 0: none */
+    _Atomic uint32_t faults_fired;                   /* bit i: injected fault i has run, in whatever
+                                                        incarnation of the stage */
+    uint32_t reserved;
     /* line 2, worker: what was done */
     _Alignas(CACHE_LINE) _Atomic uint64_t n_steps;
     _Atomic uint64_t n_rows;
@@ -77,6 +81,9 @@ _Static_assert(sizeof(stage_words) == 5 * CACHE_LINE, "a stage has five lines");
 _Static_assert(_Alignof(run_block) == CACHE_LINE, "lines start on lines");
 
 const char *stage_state_word(uint32_t state); /* "unknown" when out of range */
+
+/* Stage s's incarnation is reaped: where it was is forgotten, what it counted stays. */
+void run_block_forget(run_block *b, uint32_t s);
 
 /* Map fd (create: size, fill the header and seal it first). *out is NULL on error. */
 MUST_USE status run_block_create(run_block **out, int *fd, uint32_t n_stages, errmsg *e);

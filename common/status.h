@@ -22,6 +22,7 @@
     X(ST_BAD_MODEL, 3, "bad_model")    /* the model file is damaged or not supported */            \
     X(ST_RESOURCES, 4, "resources")    /* memory, device, file or directory cannot be had */       \
     X(ST_STAGE_LOST, 5, "stage_lost")  /* a stage ended or stopped answering */                    \
+    X(ST_DEVICE, 6, "device")          /* a device failed: a CUDA error, final for its process */     \
     X(ST_PROTOCOL, 5, "protocol")      /* a message or a boundary header failed its check */       \
     X(ST_NAN, 5, "nan")                /* NaN or infinity in a hidden state or in logits */        \
     X(ST_CONTEXT_FULL, 4, "context_full") /* no position left in the session's context */          \

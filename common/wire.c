@@ -29,14 +29,15 @@ static bool terminated(const char *text, size_t bytes)
 static bool config_valid(const wire_config *c)
 {
     bool linked = c->n_stages > 1;
-    return c->n_stages >= 1 && c->n_stages <= STAGES_MAX && c->stage_i < c->n_stages &&
+    return c->edge_epoch > 0 && c->n_stages >= 1 && c->n_stages <= STAGES_MAX && c->stage_i < c->n_stages &&
            c->layer_begin < c->layer_end && c->layer_end <= c->n_layers && c->n_ctx >= 1 &&
            c->n_branches >= 1 && c->rows_max >= 1 && c->rows_max <= WIRE_ROWS_MAX &&
            c->n_readback >= 1 &&
            (c->kv_type == DT_F32 || c->kv_type == DT_F16 || c->kv_type == DT_BF16) &&
            (c->device == DEVICE_CPU || c->device == DEVICE_CUDA) &&
            terminated(c->cuda_uuid, sizeof c->cuda_uuid) && c->n_threads >= 1 && c->run_block_fd >= 0 && c->readback_fd >= 0 &&
-           (c->in_fd >= 0) == linked && (c->out_fd >= 0) == linked && c->n_model_fds >= 1 &&
+           (c->in_fd >= 0) == linked && (c->out_fd >= 0) == linked && c->journal_in_fd >= -1 &&
+           c->journal_out_fd >= -1 && c->n_model_fds >= 1 &&
            c->n_model_fds <= GGUF_FILES_MAX && terminated(c->build, sizeof c->build) &&
            terminated(c->isa, sizeof c->isa) && c->transport <= TRANSPORT_SHM &&
            c->signal <= SIGNAL_SPIN &&
@@ -48,13 +49,13 @@ static bool probed_valid(const wire_probed *p)
     return terminated(p->transport, sizeof p->transport) && terminated(p->signal, sizeof p->signal);
 }
 
-static bool counts_valid(const wire_step *s)
+static bool counts_valid(const wire_step *s, uint32_t flags)
 {
-    const uint32_t flags = STEP_PRIME | STEP_OVERLAP | STEP_PRIME_PIPE | STEP_VERIFY;
     const uint32_t kinds = STEP_PRIME | STEP_VERIFY;
     return (s->flags & ~flags) == 0 && (s->flags & kinds) != kinds &&
            ((s->flags & STEP_VERIFY) == 0 || s->rounds == 1) && s->slot < 2 &&
-           s->n_kv_ops <= WIRE_KV_OPS_MAX && s->n_rows <= WIRE_ROWS_MAX && s->n_samplers <= WIRE_SAMPLERS_MAX &&
+           s->n_kv_ops <= WIRE_KV_OPS_MAX && s->n_rows <= WIRE_ROWS_MAX &&
+           s->n_samplers <= WIRE_SAMPLERS_MAX &&
            s->n_stops <= WIRE_SAMPLERS_MAX && s->rounds >= 1 && s->rounds <= WIRE_ROUNDS_MAX &&
            s->n_groups >= 1 && s->n_groups <= WIRE_GROUPS_MAX;
 }
@@ -68,10 +69,10 @@ static bool row_valid(const wire_row *r, const wire_step *s)
 }
 
 /* frame: a whole one, as its header says. */
-static bool step_valid(const void *frame, uint64_t bytes)
+static bool step_valid(const void *frame, uint64_t bytes, uint32_t flags)
 {
     const wire_step *s = wire_body(frame);
-    if (!counts_valid(s) || wire_step_bytes(s) != bytes) return false;
+    if (!counts_valid(s, flags) || wire_step_bytes(s) != bytes) return false;
     step_view v = wire_step_view(frame);
     uint32_t end = 0;
     for (uint32_t g = 0; g < s->n_groups; g++) {
@@ -106,7 +107,19 @@ bool wire_valid(const void *data, uint64_t bytes)
     case WIRE_PROBED:
         return h->body_bytes == sizeof(wire_probed) && probed_valid(body);
     case WIRE_STEP:
-        return h->body_bytes >= sizeof(wire_step) && step_valid(data, bytes);
+        return h->body_bytes >= sizeof(wire_step) &&
+               step_valid(data, bytes,
+                          STEP_PRIME | STEP_OVERLAP | STEP_PRIME_PIPE | STEP_VERIFY);
+    case WIRE_REPLAY:
+        return h->body_bytes >= sizeof(wire_step) &&
+               step_valid(data, bytes, STEP_RESET | STEP_THROUGH | STEP_OVERWRITTEN) &&
+               ((const wire_step *)body)->rounds == 1 && ((const wire_step *)body)->n_groups == 1;
+    case WIRE_QUIESCED:
+        return h->body_bytes == sizeof(wire_quiesced);
+    case WIRE_REATTACH:
+        return h->body_bytes == sizeof(wire_reattach) && ((const wire_reattach *)body)->edge_epoch > 0;
+    case WIRE_REPLAYED:
+        return h->body_bytes == sizeof(wire_replayed);
     case WIRE_RESULT:
         return h->body_bytes == sizeof(wire_result);
     case WIRE_FAULT:
@@ -114,6 +127,7 @@ bool wire_valid(const void *data, uint64_t bytes)
                terminated(((const wire_fault *)body)->text, WIRE_TEXT_BYTES) &&
                ((const wire_fault *)body)->code < STATUS_COUNT;
     case WIRE_PROBE:
+    case WIRE_QUIESCE:
     case WIRE_STOP:
     case WIRE_BYE:
         return h->body_bytes == 0;
@@ -133,8 +147,13 @@ const void *wire_body(const void *data)
 
 step_view wire_step_view(const void *data)
 {
+    return wire_step_body_view(wire_body(data));
+}
+
+step_view wire_step_body_view(const void *body)
+{
     step_view v;
-    v.step = wire_body(data);
+    v.step = body;
     v.rows = (const wire_row *)(v.step + 1); /* rows and samplers hold 64-bit fields: they come */
     v.samplers = (const sampler_params *)(v.rows + v.step->n_rows); /* first, on their alignment */
     v.kv_ops = (const wire_kv_op *)(v.samplers + v.step->n_samplers);

@@ -5,7 +5,17 @@
  * a message of another epoch is dropped. wire_valid checks a frame whole (magic, version, kind,
  * sizes, counts and every index that has a fixed bound) and is called by both sides before anything
  * is read; bounds that depend on the plan (branch, block, position, token) are checked by the stage
- * against its configuration. */
+ * against its configuration.
+ *
+ * When a stage is lost (DESIGN section 8): every survivor is sent QUIESCE. Its waits on boundaries
+ * end at once, the step in hand ends where it is, steps behind it are dropped, and it says QUIESCED.
+ * With the dead reaped and replaced, all are sent REATTACH, under one new epoch for every boundary,
+ * and PROBE. REPLAYs, under the number of the last step that came back, give the replacement what it
+ * must know; then the steps in flight are issued
+ * again under their own numbers. A stage that had applied a step's KV operations does not apply them
+ * twice (it remembers the last such step); it may run the step's rows twice: by the law they write
+ * the same K and V at the same positions. A stage with recurrent state could not: it will have to
+ * keep the rows that it sent and send those. */
 #ifndef COMMON_WIRE_H
 #define COMMON_WIRE_H
 
@@ -15,7 +25,7 @@
 #include "common/sampler.h"
 
 #define WIRE_MAGIC 0x4d524d57u /* "WMRM" */
-#define WIRE_VERSION 3u
+#define WIRE_VERSION 5u
 #define WIRE_ROWS_MAX 4096u
 #define WIRE_KV_OPS_MAX 16384u
 #define WIRE_SAMPLERS_MAX 1024u
@@ -36,7 +46,12 @@
     X(WIRE_RESULT, 7)  /* last stage: step done, results committed */                              \
     X(WIRE_FAULT, 8)   /* stage: this failed; I end now */                                         \
     X(WIRE_STOP, 9)    /* coordinator: end */                                                      \
-    X(WIRE_BYE, 10)    /* stage: ended cleanly */
+    X(WIRE_BYE, 10)    /* stage: ended cleanly */                                                  \
+    X(WIRE_QUIESCE, 11)  /* coordinator: a stage was lost: end your waits, drop what you have */   \
+    X(WIRE_QUIESCED, 12) /* stage: quiet; this much was applied */                                 \
+    X(WIRE_REATTACH, 13) /* coordinator: your boundaries go on under this epoch */                 \
+    X(WIRE_REPLAY, 14)   /* coordinator: rows that a lost stage knew (body of a STEP) */           \
+    X(WIRE_REPLAYED, 15) /* stage: they are in place again */
 typedef enum {
 #define X(name, number) name = number,
     WIRE_KIND_LIST(X)
@@ -58,7 +73,8 @@ typedef struct {
 
 typedef struct {
     char build[32];                  /* the coordinator's; a stage refuses another */
-    uint32_t stage_i, n_stages, epoch, n_layers;
+    uint32_t stage_i, n_stages, epoch, n_layers; /* epoch: of this incarnation */
+    uint32_t edge_epoch, reserved;   /* of all boundaries */
     uint32_t layer_begin, layer_end;
     uint32_t n_ctx, n_branches, rows_max, n_readback;
     uint32_t n_blocks[KV_CLASS_COUNT];
@@ -68,6 +84,7 @@ typedef struct {
     uint32_t cuda_index;             /* the ordinal, unless cuda_uuid names the device */
     int32_t run_block_fd, readback_fd;
     int32_t in_fd, out_fd;           /* boundaries s-1 -> s and s -> s+1 (mod N); -1 with one stage */
+    int32_t journal_in_fd, journal_out_fd; /* of those boundaries; -1: none */
     uint32_t n_model_fds;
     int32_t model_fd[GGUF_FILES_MAX];
     uint32_t wait_limit_ms;          /* boundary waits give up after this; longer than the
@@ -134,7 +151,12 @@ typedef struct {
 #define STEP_PRIME 1u        /* rows of a prompt; otherwise decode */
 #define STEP_OVERLAP 2u      /* doors of the step, for the record and for gates */
 #define STEP_PRIME_PIPE 4u
-#define STEP_VERIFY 8u       /* of one round: rows hold drafts beside the tokens that were drawn */
+#define STEP_RESET 8u        /* REPLAY: first forget every branch */
+#define STEP_THROUGH 16u     /* REPLAY: rows walk all stages, from tokens; otherwise this one alone, the
+                                first stage from tokens, any other from its journal */
+#define STEP_OVERWRITTEN 32u /* REPLAY: no step in flight reads a row that a later one has written
+                                anew, so that such rows may be as they are now */
+#define STEP_VERIFY 64u      /* of one round: rows hold drafts beside the tokens that were drawn */
 /* Every stage runs, for each round, its groups one after the other; a group is a crossing of its own
  * on every boundary, which takes the slots in turn, beginning with `slot` (without STEP_OVERLAP: slot
  * 0). With several rounds every row samples, none asks for logits, and the tokens of all rounds but
@@ -152,6 +174,21 @@ typedef struct {
     uint32_t n_rows, round, group, reserved; /* rows whose result was committed */
 } wire_result;
 
+/* Sequences of steps; 0: none. */
+typedef struct {
+    uint64_t applied_seq;            /* the last whose KV operations were applied */
+    uint64_t done_seq;               /* the last that was done whole */
+} wire_quiesced;
+
+typedef struct {
+    uint32_t edge_epoch, reserved;
+} wire_reattach;
+
+typedef struct {
+    uint32_t n;                      /* REPLAYs done since the one with STEP_RESET */
+    uint32_t missing;                /* 1: rows of it are not in the journal */
+} wire_replayed;
+
 _Static_assert(sizeof(wire_header) == 32, "layout");
 _Static_assert(sizeof(wire_kv_op) == 32, "layout");
 _Static_assert(sizeof(wire_row) == 48, "layout");
@@ -165,7 +202,7 @@ bool wire_valid(const void *data, uint64_t bytes);
 const wire_header *wire_head(const void *data);
 const void *wire_body(const void *data);
 
-/* The arrays of a valid WIRE_STEP body. */
+/* The arrays of a valid WIRE_STEP or WIRE_REPLAY body. */
 typedef struct {
     const wire_step *step;
     const wire_kv_op *kv_ops;
@@ -175,6 +212,7 @@ typedef struct {
     const uint32_t *group_end;
 } step_view;
 step_view wire_step_view(const void *data);
+step_view wire_step_body_view(const void *body);
 uint64_t wire_step_bytes(const wire_step *counts); /* of the whole frame */
 uint64_t wire_frame_bytes_max(void); /* of any frame; a multiple of 16 */
 

@@ -2,9 +2,14 @@
  *
  * An engine thread of the pipeline owns the sockets, the children and the schedule from open to
  * close; the calls below hand it requests and wait. Calls may come from several threads; one session
- * is used by one thread at a time. When a stage is lost every call ends with ST_STAGE_LOST and the
- * line that names stage and cause, now and from then on. Nothing is left behind after close: no
- * process, socket or memory. The library installs no signal handlers, writes nothing to stdout. */
+ * is used by one thread at a time.
+ *
+ * When a stage is lost while the pipeline serves, it is replaced: the others keep their weights and
+ * KV, requests wait and go on with the same bits, and one line of the log says what happened. When it
+ * was replaced restarts times within the window, or is lost before the pipeline serves, every call
+ * ends with ST_STAGE_LOST and the line that names stage and cause, now and from then on. Nothing is
+ * left behind after close: no process, socket or memory. The library installs no signal handlers,
+ * writes nothing to stdout. */
 #ifndef COORDINATOR_PIPELINE_H
 #define COORDINATOR_PIPELINE_H
 
@@ -33,9 +38,15 @@ typedef struct {
     const char *stage_program;   /* NULL: memra-stage beside this program */
     uint32_t start_timeout_ms;   /* a stage that shows no progress for so long is given up; 0: 30 s */
     uint32_t hang_timeout_ms;    /* the same for a step; 0: 5 s */
+    uint32_t restarts;           /* of one stage within restart_window_ms, at most RESTARTS_MAX; 0:
+                                  * none is replaced */
+    uint32_t restart_window_ms;  /* 0: 60 s */
     pipeline_progress on_progress; /* may be NULL */
     void *progress_ctx;
 } pipeline_options;
+
+#define RESTARTS_DEFAULT 10u
+#define RESTARTS_MAX     64u
 
 pipeline_options pipeline_options_default(const char *model_path, const doors *d);
 
@@ -73,6 +84,9 @@ typedef struct {
     uint64_t n_free_rounds;      /* groups walked in rounds after a step's first one */
     uint64_t n_verifies, n_verifies_split; /* steps that verified drafts; cut */
     uint64_t load_ns;            /* from start to loaded */
+    uint64_t n_lost;             /* so many of its processes were lost */
+    bool replacing;              /* it, or another stage, is being replaced, and it takes part */
+    char last_fault[sizeof((errmsg *)0)->text]; /* how the last was lost; empty: none was */
 } stage_snapshot;
 void pipeline_stage(const pipeline *p, uint32_t stage_i, stage_snapshot *out);
 
@@ -83,12 +97,56 @@ typedef struct {
 } draft_counts;
 void pipeline_drafts(const pipeline *p, draft_counts *out);
 
+/* One stage that was replaced. Times of CLOCK_MONOTONIC. */
+#define RECOVERIES_KEPT 256u
+typedef struct {
+    uint32_t stage;
+    int lost_pid, pid;
+    uint64_t noticed_ns, reaped_ns, loaded_ns, attached_ns, resumed_ns;
+    uint64_t replayed_rows;
+    bool through;                /* they walked all stages; otherwise what was lost alone */
+    errmsg why;
+} recovery_record;
+
+/* Copies records number `from` (0: the first) to at most from + max - 1 (out may be NULL when max is 0),
+ * as far as they are among the last RECOVERIES_KEPT, and returns how many there are in all. */
+uint64_t pipeline_recoveries(const pipeline *p, uint64_t from, recovery_record *out, uint32_t max);
+
 /* Doors carried in the steps that are issued from now on. */
 void pipeline_set_step_doors(pipeline *p, const step_doors *d);
 
-/* --- sessions ---------------------------------------------------------------------------------- */
+/* What the schedule did so far. */
+typedef struct {
+    uint64_t n_shared_rows;      /* positions that sessions took over from others' blocks, not walked */
+    uint64_t n_pauses;           /* sessions whose KV was let go for others */
+    uint64_t n_restored_rows;    /* positions that were primed again for that */
+    uint32_t n_waiting;          /* sessions that wait for KV now */
+    uint32_t n_sessions, n_blocks_used, n_blocks_cached; /* open; of the global class: in use, and of
+                                                          * those held for their prefixes alone or too */
+} schedule_snapshot;
+void pipeline_schedule(const pipeline *p, schedule_snapshot *out);
+
+/* --- sessions ------------------------------------------------------------------------------------
+ *
+ * KV blocks are taken when rows are asked for. When there are none, a session that was opened to wait
+ * stands in line instead of being refused: by priority, then first come first served, and whoever has
+ * been passed over often goes first. Room is made by letting go of the KV of prefixes that nobody
+ * holds, then of idle sessions, then of generations that came later or have less priority; these are
+ * primed again from their tokens when it is their turn, which gives the same bits. A generation never
+ * ends for want of blocks: it pauses. */
+
+typedef struct {
+    sampler_params sampler;
+    int32_t priority;            /* of those that wait; higher goes first. Default: 0 */
+    bool wait;                   /* for a free session and for KV; default: ST_RESOURCES instead */
+    bool share;                  /* take over the blocks of others that began with the same tokens, and
+                                  * let others have one's own: rows are not walked then. Default: no */
+} session_options;
+session_options session_options_default(void);
 
 /* A session at position 0. ST_RESOURCES: n_sessions are open; ST_USAGE: sampler out of range. */
+MUST_USE status session_open_with(pipeline *p, const session_options *o, session **out, errmsg *e);
+/* The same with only the sampler chosen. */
 MUST_USE status session_open(pipeline *p, const sampler_params *s, session **out, errmsg *e);
 
 /* Append n tokens (n >= 0) in chunks. logits: NULL, or f32 [n, n_vocab] for the logits after each;

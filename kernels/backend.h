@@ -137,8 +137,9 @@ typedef struct {
     status (*weights_from_host)(backend_device *d, dev_ptr *out, const void *host, uint64_t bytes,
                                 errmsg *e);
     /* The same for a matrix of n_out rows of n_in values, as the file stores them: cpu in place;
-     * cuda uploads it and orders it for its kernels, waits for that and no longer needs host; the weight
-     * is the device's until it closes. ST_RESOURCES: no memory. */
+     * cuda uploads it and orders it for its kernels, which the ops of every queue wait for, and no
+     * longer needs host; the weight is the device's until it closes. ST_RESOURCES: no memory;
+     * ST_BAD_MODEL: host lies in a file that cannot be read. */
     status (*weight_open)(backend_device *d, dev_weight *out, const void *host, dtype type,
                           uint32_t n_in, uint32_t n_out, errmsg *e);
 
@@ -201,6 +202,14 @@ typedef struct {
     /* Everything but the embedding; head: the output's norm and product too. */
     status (*walk)(backend_queue *q, const backend_walk *w, bool head);
 
+    /* Devices with memory of their own; NULL: weights are used where the file's pages lie.
+     * weight_bytes: what weight_open allocates; memory: what is free there, and what alloc and the
+     * weights of d hold. ST_DEVICE. */
+    uint64_t (*weight_bytes)(dtype type, uint32_t n_in, uint32_t n_out);
+    status (*memory)(backend_device *d, uint64_t *free_bytes, uint64_t *allocated_bytes, errmsg *e);
+    /* What an op that failed said of itself: the call and its error, "" when none has; NULL: never. */
+    const char *(*failure)(const backend_queue *q);
+
     /* Boundaries between devices (peer.h); NULL: rows cross through host memory. */
     const backend_peer *peer;
 } backend;
@@ -232,7 +241,7 @@ typedef struct {
 } backend_gpu;
 
 /* Fill up to n_max of them; *n 0 without a device, a driver or a cuda table. Makes a context on each
- * (some 100 MB there until the process ends): for a short-lived process. ST_STAGE_LOST: the driver
+ * (some 100 MB there until the process ends): for a short-lived process. ST_DEVICE: the driver
  * failed. */
 MUST_USE status backend_gpus(backend_gpu *out, uint32_t n_max, uint32_t *n, errmsg *e);
 

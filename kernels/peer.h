@@ -53,7 +53,7 @@ struct backend_peer {
      * queue; call again. */
     status (*take)(peer_box *b, uint32_t slot, peer_signal how, uint64_t value, dev_ptr to,
                    uint64_t bytes);
-    /* How that take went; a device that failed is ST_STAGE_LOST. */
+    /* How that take went; a device that failed is ST_DEVICE. */
     status (*taken)(peer_box *b, uint32_t slot, uint64_t value, peer_state *out);
     void (*box_poison)(peer_box *b); /* any thread */
 

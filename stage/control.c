@@ -85,6 +85,7 @@ static void take_frames(control *c)
             end_with(c, c->fault_ns != 0 ? c->exit_code : 0);
             return;
         }
+        if (wire_head(c->frame)->kind == WIRE_QUIESCE) worker_interrupt(c->worker);
         if (worker_post(c->worker, c->frame, (uint64_t)n, &e) != ST_OK) {
             log_error("stage %u: %s", c->o.stage_i, e.text);
             end_with(c, status_exit_code(e.code));

@@ -11,7 +11,7 @@
 
 #include "common/status.h"
 
-/* Write them to the descriptor. ST_RESOURCES: it cannot be written; ST_STAGE_LOST: the driver
+/* Write them to the descriptor. ST_RESOURCES: it cannot be written; ST_DEVICE: the driver
  * failed. */
 MUST_USE status devices_write(int fd, errmsg *e);
 

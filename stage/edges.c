@@ -40,8 +40,8 @@ status edges_open(edges *out, const wire_config *c, const backend *b, backend_qu
     out->open = true;
     status s = ST_OK;
     uint32_t before = (c->stage_i + c->n_stages - 1) % c->n_stages;
-    TRY_DONE(s, open_edge(&out->in, out, c->in_fd, c->epoch, before, e));
-    TRY_DONE(s, open_edge(&out->out, out, c->out_fd, c->epoch, c->stage_i, e));
+    TRY_DONE(s, open_edge(&out->in, out, c->in_fd, c->edge_epoch, before, e));
+    TRY_DONE(s, open_edge(&out->out, out, c->out_fd, c->edge_epoch, c->stage_i, e));
     uint32_t n_embd = out->in.end.n_embd;
     if (out->out.end.n_embd > n_embd) n_embd = out->out.end.n_embd;
     out->rows = calloc(c->rows_max, sizeof *out->rows);
@@ -139,8 +139,15 @@ static status cross_slice(void *ctx, uint64_t timeout_ns, errmsg *e)
 status edges_cross(edges *x, crossing *c, errmsg *e)
 {
     cross_context a = {x, c};
-    CHECK((c->sending ? x->out.way : x->in.way) != NULL);
-    return edges_wait(x, c->sending, cross_slice, &a, e);
+    const edge *g = c->sending ? &x->out : &x->in;
+    CHECK(g->way != NULL);
+    status s = edges_wait(x, c->sending, cross_slice, &a, e);
+    if (s == ST_DEVICE) {
+        return errmsg_set(e, s, "stage %u: the device failed at boundary %u -> %u (%s): %s",
+                          x->stage_i, g->from, g->to, g->kind->name,
+                          x->backend->failure != NULL ? x->backend->failure(x->queue) : "");
+    }
+    return s;
 }
 
 static row_header header_of(const wire_row *r)
@@ -210,10 +217,17 @@ status edges_send(edges *x, uint32_t slot, uint64_t seq, const wire_row *rows, u
                   .kind = SLOT_STEP,
                   .seq = seq,
                   .hidden = hidden};
-    /* Counted first, so that whoever sees the result of the step sees it counted; when the crossing
-     * fails, so does the process. */
+    /* Counted first, so that whoever sees the result of the step sees it counted; a crossing that
+     * fails ends the process or, when a stage was lost, is no crossing. */
+    uint64_t bytes = n_rows * boundary_row_bytes(x->out.end.n_embd, 0);
     add(&x->words->tx_rows, n_rows);
-    add(&x->words->tx_bytes, n_rows * boundary_row_bytes(x->out.end.n_embd, 0));
+    add(&x->words->tx_bytes, bytes);
     add(&x->words->tx_crossings[slot], 1);
-    return edges_cross(x, &c, e);
+    status s = edges_cross(x, &c, e);
+    if (s != ST_OK) {
+        add(&x->words->tx_rows, -(uint64_t)n_rows);
+        add(&x->words->tx_bytes, -bytes);
+        add(&x->words->tx_crossings[slot], -(uint64_t)1);
+    }
+    return s;
 }

@@ -3,7 +3,8 @@
  * Owned by the worker thread, but for edges_wake. With one stage there are none. Opened while
  * loading, with their host memory alone; connected (stage/connect.h) after the load barrier, when
  * each gets its transport. Waits show in the stage's words (starved, wait_in_ns, wait_out_ns) and end
- * with ST_TIMEOUT after wait_limit_ms, with ST_CLOSED when told to stop. */
+ * with ST_TIMEOUT after wait_limit_ms, with ST_CLOSED when *stop is set: the stage is to end, or a
+ * neighbour was lost. */
 #ifndef STAGE_EDGES_H
 #define STAGE_EDGES_H
 

@@ -19,6 +19,8 @@ status inject_open(injector *out, const char *text, uint32_t stage, stage_words 
                    const _Atomic uint32_t *stop, errmsg *e)
 {
     *out = (injector){.stage = stage, .words = words, .stop = stop};
+    uint32_t fired = atomic_load(&words->faults_fired);
+    for (uint32_t i = 0; i < FAULTS_MAX; i++) out->fired[i] = (fired >> i & 1) != 0;
     return fault_parse(&out->faults, text, e);
 }
 
@@ -35,12 +37,21 @@ static void slow(const injector *in, uint32_t ms)
     }
 }
 
+/* Before it is carried out: afterwards there may be nobody to say so. */
+static void remember(const injector *in)
+{
+    uint32_t fired = 0;
+    for (uint32_t i = 0; i < FAULTS_MAX; i++) fired |= (uint32_t)in->fired[i] << i;
+    atomic_store(&in->words->faults_fired, fired);
+}
+
 bool inject_at(injector *in, fault_at at, uint64_t seq)
 {
     if (in->faults.n == 0) return false;
     bool corrupt = false;
     const fault *f;
     while ((f = fault_match(&in->faults, in->fired, in->stage, at, seq)) != NULL) {
+        remember(in);
         switch (f->kind) {
         case FAULT_KILL:
             raise(SIGKILL);

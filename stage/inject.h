@@ -1,6 +1,7 @@
 /* inject.h - the faults of MEMRA_PP_FAULT, carried out in the stage they name.
  *
- * Owned by the worker thread. Free when no fault is set: one test of a count. */
+ * Owned by the worker thread. Free when no fault is set: one test of a count. What has run is kept in
+ * the stage's words, so that a replacement does not run it again. */
 #ifndef STAGE_INJECT_H
 #define STAGE_INJECT_H
 
@@ -11,7 +12,7 @@ typedef struct {
     fault_list faults;
     bool fired[FAULTS_MAX];
     uint32_t stage;
-    stage_words *words;              /* slow faults show progress here */
+    stage_words *words;              /* faults_fired; slow faults show progress here */
     const _Atomic uint32_t *stop;
 } injector;
 

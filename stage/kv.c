@@ -95,6 +95,18 @@ uint32_t *kv_entries(const kv_cache *c, kv_class class, uint32_t branch)
     return &c->pool[class].tables[(uint64_t)branch * c->per_ctx];
 }
 
+void kv_reset(kv_cache *c)
+{
+    memset(c->branches, 0, c->n_branches * sizeof *c->branches);
+    for (uint32_t k = 0; k < c->n_pools; k++)
+        memset(c->pool[k].users, 0, c->pool[k].n_blocks * sizeof *c->pool[k].users);
+}
+
+void kv_rewrite(kv_cache *c, bool on)
+{
+    c->rewriting = on;
+}
+
 /* --- the rows of a step --- */
 
 void kv_step_begin(kv_cache *c)
@@ -123,7 +135,7 @@ static status check_table(const kv_cache *c, kv_class class, const wire_row *r, 
                           t->first * KV_BLOCK);
     }
     uint32_t block = kv_entries(c, class, r->branch)[r->position / KV_BLOCK];
-    if (c->pool[class].users[block] > 1) {
+    if (c->pool[class].users[block] > 1 && !c->rewriting) {
         return errmsg_set(e, ST_PROTOCOL,
                           "row %u: position %u of branch %u lies in %s block %u, which is shared",
                           row_i, r->position, r->branch, kv_class_word(class), block);
@@ -171,6 +183,11 @@ void kv_row_place(kv_cache *c, const wire_row *r, uint32_t *tables, uint32_t *n_
         uint64_t block = kv_entries(c, KV_CLASS_GLOBAL, r->branch)[r->position / KV_BLOCK];
         c->history[block * KV_BLOCK + r->position % KV_BLOCK] = r->token;
     }
+}
+
+uint32_t kv_block_of(const kv_cache *c, uint32_t branch, uint32_t position)
+{
+    return kv_entries(c, KV_CLASS_GLOBAL, branch)[position / KV_BLOCK];
 }
 
 void kv_history(const kv_cache *c, uint32_t branch, uint32_t position, uint32_t *out, uint32_t n)

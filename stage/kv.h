@@ -61,6 +61,7 @@ typedef struct {
     kv_branch *branches; /* [n_branches] */
     uint32_t *history;   /* [n_blocks, KV_BLOCK] tokens, by the global class; NULL: not kept */
     uint32_t step;       /* counts kv_step_begin */
+    bool rewriting;      /* the rows of a replay: kv_rewrite */
 } kv_cache;
 
 /* Allocate the pools of the layers [layer_begin, layer_end), zeroed. host: zeroed memory of `at`,
@@ -82,6 +83,13 @@ uint64_t kv_bytes(const kv_cache *c); /* of all pools */
 MUST_USE status kv_ops(kv_cache *c, backend_queue *q, const wire_kv_op *ops, uint32_t n_ops,
                        errmsg *e);
 
+/* Close every branch and forget all tables; the pools keep their bytes. */
+void kv_reset(kv_cache *c);
+
+/* Until told otherwise rows are those of a replay. They may lie in blocks that several tables have:
+ * what they write is what stood there. */
+void kv_rewrite(kv_cache *c, bool on);
+
 /* One layer's pools. */
 kv_args kv_layer(const kv_cache *c, uint32_t layer_i);
 
@@ -98,6 +106,9 @@ MUST_USE status kv_row_check(kv_cache *c, const wire_row *r, uint32_t row_i, err
  * the model's classes. */
 void kv_row_place(kv_cache *c, const wire_row *r, uint32_t *tables, uint32_t *n_used,
                   uint32_t at[KV_POOLS]);
+
+/* The global block that a placed row's position lies in. */
+uint32_t kv_block_of(const kv_cache *c, uint32_t branch, uint32_t position);
 
 /* The n <= position + 1 tokens that end at position, oldest first; the cache keeps history. */
 void kv_history(const kv_cache *c, uint32_t branch, uint32_t position, uint32_t *out, uint32_t n);

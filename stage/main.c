@@ -29,7 +29,7 @@ static const char *const usage =
     "  --help            this text\n"
     "\n"
     "Exit codes: 0 told to stop, 2 usage, 3 model file, 4 resources, 5 fault or coordinator gone,\n"
-    "70 injected exit, 128+n ended by signal n.\n";
+    "6 a device failed (a CUDA error), 70 injected exit, 128+n ended by signal n.\n";
 
 static bool number(const char *text, uint32_t max, uint32_t *out)
 {

@@ -1,12 +1,18 @@
 #include "stage/stage_impl.h"
 
+#include "common/clock.h"
+#include "common/log.h"
+#include "kernels/peer.h"
+#include "stage/fits.h"
+
 #include <stdlib.h>
 #include <string.h>
 
 status stage_op_failed(const stage *s, status code, const char *op, errmsg *e)
 {
-    return errmsg_set(e, code, "stage %u (%s): the device failed in %s", s->config.stage_i,
-                      s->b->device_name(s->device), op);
+    const char *call = s->b->failure != NULL ? s->b->failure(s->q) : "";
+    return errmsg_set(e, code, "stage %u (%s): the device failed in %s%s%s", s->config.stage_i,
+                      s->b->device_name(s->device), op, call[0] != '\0' ? ": " : "", call);
 }
 
 status stage_walked(const stage *s, uint32_t n_layers_done, errmsg *e)
@@ -110,6 +116,40 @@ static status allocate(stage *s, errmsg *e)
                    &limits, s->host, &s->host_at, e);
 }
 
+/* What the stage takes on its device. The slots of the boundary into it: stage/transport_ipc.c. */
+static device_need need_of(const stage *s, const weights_options *load)
+{
+    const wire_config *c = &s->config;
+    device_need n = {.backend = s->b,
+                     .device = s->device,
+                     .stage_i = c->stage_i,
+                     .layer_begin = c->layer_begin,
+                     .layer_end = c->layer_end,
+                     .n_ctx = c->n_ctx,
+                     .weights_bytes = weights_device_bytes(load)};
+    scratch_layout scratch;
+    scratch_layout_make(&scratch, s->m, c->rows_max, c->n_ctx, s->last);
+    n.scratch_bytes = scratch.bytes;
+    for (uint32_t k = 0; k < s->n_kinds; k++) {
+        uint32_t layers = model_n_layers_of(s->m, (layer_kind)k, c->layer_begin, c->layer_end);
+        n.kv_bytes += plan_kv_bytes(s->m, layers, c->n_blocks[k], (dtype)c->kv_type);
+    }
+    if (!s->first)
+        n.slots_bytes = PEER_BANKS * PEER_SLOTS * (uint64_t)c->rows_max * s->m->n_embd * sizeof(float);
+    return n;
+}
+
+static status load_weights(stage *s, const weights_options *load, const device_need *need, errmsg *e)
+{
+    uint64_t held_bytes, begin_ns = now_ns();
+    TRY(fits_begin_load(need, &held_bytes, e));
+    TRY(weights_open(&s->w, load, e));
+    double gb = (double)s->w.bytes / 1e9, seconds = (double)(now_ns() - begin_ns) / NS_PER_S;
+    log_debug("stage %u: %.3f GB of weights loaded in %.3f s, %.1f GB/s", s->config.stage_i, gb,
+              seconds, gb / seconds);
+    return fits_end_load(need, held_bytes, e);
+}
+
 static status open_all(stage *s, const gguf *file, errmsg *e)
 {
     TRY(open_device(s, e));
@@ -118,8 +158,10 @@ static status open_all(stage *s, const gguf *file, errmsg *e)
     s->kv.type = (dtype)s->config.kv_type;
     TRY(check_ops(s, e));
     TRY(weights_supported(&load, e));
+    const device_need need = need_of(s, &load);
+    TRY(fits_check(&need, e));
     TRY(allocate(s, e));
-    TRY(weights_open(&s->w, &load, e));
+    TRY(load_weights(s, &load, &need, e));
     TRY(stage_walk_open(s, e));
     TRY(rope_make(&s->rope[LAYER_GLOBAL], &s->m->rope, s->w.freq_factors, e));
     if (s->n_kinds == 1) return ST_OK;
@@ -182,6 +224,21 @@ dev_ptr stage_hidden(const stage *s)
 status stage_kv_ops(stage *s, const wire_kv_op *ops, uint32_t n_ops, errmsg *e)
 {
     return kv_ops(&s->kv, s->q, ops, n_ops, e);
+}
+
+void stage_reset(stage *s)
+{
+    kv_reset(&s->kv);
+}
+
+void stage_rewrite(stage *s, bool on)
+{
+    kv_rewrite(&s->kv, on);
+}
+
+uint32_t stage_block(const stage *s, const wire_row *r)
+{
+    return kv_block_of(&s->kv, r->branch, r->position);
 }
 
 status stage_embed(stage *s, errmsg *e)

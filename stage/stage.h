@@ -51,6 +51,16 @@ backend_queue *stage_queue(stage *s);
 /* Check and apply the KV operations of a step, in order (rules: stage/kv.h). */
 MUST_USE status stage_kv_ops(stage *s, const wire_kv_op *ops, uint32_t n_ops, errmsg *e);
 
+/* Forget every branch, as after stage_open; K and V stay where they are. */
+void stage_reset(stage *s);
+
+/* The rows of the next stage_rows were here before (a replay): they may lie in blocks that several
+ * tables have. Until it is called again with false. */
+void stage_rewrite(stage *s, bool on);
+
+/* The KV block (class global) that a row which was given to stage_rows lies in. */
+uint32_t stage_block(const stage *s, const wire_row *r);
+
 /* Check the step's rows, put positions, tables and rotations on the device, remember the tokens by
  * KV block (the sampler's history). Every row: known flags, branch < n_branches, position < n_ctx,
  * token < n_vocab, readback (once in a step; none for a row that only samples: the branch's ring) and

@@ -180,10 +180,7 @@ static status read_ahead(const weight_span *s, uint64_t at, uint64_t bytes, errm
 
 static status load_spans(weights *w, const weights_options *o, errmsg *e)
 {
-    uint64_t done = 0, total = 0;
-    for (uint32_t i = 0; i < w->n_spans; i++)
-        total += w->spans[i].end - w->spans[i].begin;
-    w->loaded = total;
+    uint64_t done = 0, total = w->loaded;
     for (uint32_t i = 0; i < w->n_spans; i++) {
         weight_span *s = &w->spans[i];
         uint64_t bytes = s->end - s->begin;
@@ -221,11 +218,23 @@ static const weight_span *span_of(const weights *w, const gguf_tensor *t)
 typedef struct {
     weights *w;
     const weights_options *o;
+    uint64_t done; /* of the bytes that are loaded as they are handed over */
 } fill_context;
+
+/* Tell how far loading is: where weights are used in place, all was read before. */
+static status filled(fill_context *c, uint64_t bytes, errmsg *e)
+{
+    const weights_options *o = c->o;
+    uint64_t total = c->w->loaded;
+    c->done = o->backend->weight_bytes == NULL ? total : c->done + bytes;
+    if (c->done > total) c->done = total; /* a tied head is listed twice */
+    if (o->on_progress == NULL || o->on_progress(o->progress_ctx, c->done, total) == 0) return ST_OK;
+    return errmsg_set(e, ST_CLOSED, "told to stop while loading");
+}
 
 static status fill(void *ctx, const weight_item *item, errmsg *e)
 {
-    const fill_context *c = ctx;
+    fill_context *c = ctx;
     const weights_options *o = c->o;
     const gguf_tensor *t = item->t;
     const weight_span *s = span_of(c->w, t);
@@ -248,10 +257,7 @@ static status fill(void *ctx, const weight_item *item, errmsg *e)
                                     (uint32_t)t->dim[1], e));
         break;
     }
-    /* The bytes were counted when they were read; this says that we live. */
-    if (o->on_progress == NULL || o->on_progress(o->progress_ctx, c->w->loaded, c->w->loaded) == 0)
-        return ST_OK;
-    return errmsg_set(e, ST_CLOSED, "told to stop while loading");
+    return filled(c, t->bytes, e);
 }
 
 status weights_open(weights *out, const weights_options *o, errmsg *e)
@@ -269,10 +275,45 @@ status weights_open(weights *out, const weights_options *o, errmsg *e)
     if (whole && o->model->tied) out->bytes -= o->model->output.t->bytes; /* listed twice */
     merge(out);
     TRY(map_spans(out, o, e));
-    TRY(load_spans(out, o, e));
+    for (uint32_t i = 0; i < out->n_spans; i++)
+        out->loaded += out->spans[i].end - out->spans[i].begin;
+    /* A device with memory of its own reads the mapping once, with several threads. */
+    if (o->backend->weight_bytes == NULL) TRY(load_spans(out, o, e));
     TRY(gguf_unchanged(o->file, e));
-    fill_context c = {out, o};
+    fill_context c = {out, o, 0};
     return visit(o, out, fill, &c, e);
+}
+
+/* --- bytes on a device --- */
+
+typedef struct {
+    const weights_options *o;
+    uint64_t bytes;
+    bool has_embedding;
+} count_context;
+
+static status count_item(void *ctx, const weight_item *item, errmsg *e)
+{
+    (void)e;
+    count_context *c = ctx;
+    const gguf_tensor *t = item->t;
+    const tensor_ref *embedding = &c->o->model->token_embd;
+    if (item->part->use == AS_EMBEDDING) c->has_embedding = true;
+    if (item->part->use == AS_MATRIX && t == embedding->t && c->has_embedding) return ST_OK;
+    if (item->part->use == AS_VECTOR) c->bytes += t->bytes;
+    if (item->part->use == AS_MATRIX || item->part->use == AS_EMBEDDING)
+        c->bytes += c->o->backend->weight_bytes(t->type, (uint32_t)t->dim[0], (uint32_t)t->dim[1]);
+    return ST_OK;
+}
+
+uint64_t weights_device_bytes(const weights_options *o)
+{
+    count_context c = {.o = o};
+    errmsg never = {0};
+    if (o->backend->weight_bytes == NULL) return 0;
+    status s = visit(o, NULL, count_item, &c, &never);
+    CHECK(s == ST_OK);
+    return c.bytes;
 }
 
 void weights_close(weights *w)

@@ -39,7 +39,7 @@ typedef struct {
     weight_span *spans;
     uint32_t n_spans;
     uint64_t bytes;  /* of the tensors: fence_stage_bytes */
-    uint64_t loaded; /* of the mappings */
+    uint64_t loaded; /* of the mappings: all that progress counts */
 } weights;
 
 typedef struct {
@@ -54,6 +54,9 @@ typedef struct {
 
 /* The device has every product the range needs. ST_BAD_MODEL names tensor, type and device. */
 MUST_USE status weights_supported(const weights_options *o, errmsg *e);
+
+/* What they take on a device with memory of its own; 0 where they are used in place. */
+uint64_t weights_device_bytes(const weights_options *o);
 
 /* Map, read ahead in pieces (on_progress after each: bytes of the mappings) and hand over.
  * ST_BAD_MODEL: the file changed or is cut short; ST_RESOURCES; ST_CLOSED. *out can be closed in

@@ -7,6 +7,7 @@
 #include "common/wire.h"
 #include "stage/connect.h"
 #include "stage/inject.h"
+#include "stage/keep.h"
 #include "stage/rounds.h"
 #include "stage/stage.h"
 
@@ -25,6 +26,7 @@ struct worker {
     stage_words *words;
     mailbox inbox, outbox;
     _Atomic uint32_t stop;
+    _Atomic uint32_t interrupts;     /* stop, and QUIESCE frames that wait in the inbox */
     pthread_mutex_t edges_lock;      /* edges are opened and closed under it: worker_stop wakes them */
     bool edges_open;
 
@@ -35,10 +37,14 @@ struct worker {
     stage *body;
     edges edges;
     readback results;
+    journal sent, received;          /* of the boundaries out and in; without a map: none */
     rounds rounds;
     injector injector;
     bool corrupt_probe;              /* kind=corrupt,at=load */
+    bool corrupt_replay;             /* kind=corrupt,at=recovery: the next row that it replays */
     bool faulted;
+    uint64_t applied_seq;            /* the last step whose KV operations were applied */
+    uint32_t n_replays;              /* since the one with STEP_RESET */
 };
 
 static bool is_first(const worker *w)
@@ -49,6 +55,11 @@ static bool is_first(const worker *w)
 static bool is_last(const worker *w)
 {
     return w->config.stage_i + 1 == w->config.n_stages;
+}
+
+static bool interrupted(const worker *w)
+{
+    return atomic_load_explicit(&w->interrupts, memory_order_acquire) != 0;
 }
 
 static void set_state(worker *w, stage_state s)
@@ -83,7 +94,22 @@ static int on_progress(void *ctx, uint64_t done, uint64_t total)
         atomic_store_explicit(&w->words->load_done_bytes, done, memory_order_relaxed);
     }
     atomic_fetch_add_explicit(&w->words->progress, 1, memory_order_release);
-    return atomic_load_explicit(&w->stop, memory_order_acquire) != 0;
+    return interrupted(w);
+}
+
+static status open_edges(worker *w, errmsg *e)
+{
+    pthread_mutex_lock(&w->edges_lock);
+    status s = edges_open(&w->edges, &w->config, backend_get((device_kind)w->config.device),
+                          stage_queue(w->body), w->words, &w->interrupts, e);
+    w->edges_open = s == ST_OK;
+    pthread_mutex_unlock(&w->edges_lock);
+    return s;
+}
+
+static void inject_recovery(worker *w)
+{
+    if (inject_at(&w->injector, FAULT_AT_RECOVERY, FAULT_STEP_ANY)) w->corrupt_replay = true;
 }
 
 static status load(worker *w, const wire_config *c, errmsg *e)
@@ -97,6 +123,7 @@ static status load(worker *w, const wire_config *c, errmsg *e)
     set_state(w, STAGE_LOADING);
     TRY(inject_open(&w->injector, c->fault, c->stage_i, w->words, &w->stop, e));
     w->corrupt_probe = inject_at(&w->injector, FAULT_AT_LOAD, FAULT_STEP_ANY);
+    if (w->epoch > 1) inject_recovery(w);
     int fds[GGUF_FILES_MAX];
     for (uint32_t i = 0; i < c->n_model_fds; i++) fds[i] = c->model_fd[i];
     TRY(gguf_open_fds(&w->file, fds, c->n_model_fds, e));
@@ -119,12 +146,10 @@ static status load(worker *w, const wire_config *c, errmsg *e)
             w->results.n_branches != c->n_branches)
             return errmsg_set(e, ST_PROTOCOL, "the readback rows are not this model's");
     }
+    if (c->journal_out_fd >= 0) TRY(journal_map(&w->sent, c->journal_out_fd, e));
+    if (c->journal_in_fd >= 0) TRY(journal_map(&w->received, c->journal_in_fd, e));
     TRY(rounds_open(&w->rounds, c, e));
-    pthread_mutex_lock(&w->edges_lock);
-    status s = edges_open(&w->edges, &w->config, o.backend, stage_queue(w->body), w->words, &w->stop, e);
-    w->edges_open = s == ST_OK;
-    pthread_mutex_unlock(&w->edges_lock);
-    TRY(s);
+    TRY(open_edges(w, e));
     stage_facts f = stage_facts_get(w->body);
     wire_loaded loaded = {.weights_bytes = f.weights_bytes,
                           .kv_bytes = f.kv_bytes,
@@ -275,6 +300,11 @@ static status end_piece(worker *w, const piece *x, const wire_result *r, errmsg 
     return send_on(w, x, e);
 }
 
+static const backend *backend_of(const worker *w)
+{
+    return backend_get((device_kind)w->config.device);
+}
+
 static status run_piece(worker *w, piece *x, errmsg *e)
 {
     const step_view *v = &w->rounds.v;
@@ -296,7 +326,10 @@ static status run_piece(worker *w, piece *x, errmsg *e)
     }
     count_piece(w, x, busy + now_ns() - begin);
     if (is_last(w)) return end_piece(w, x, &r, e);
+    keep_begin(&w->sent, w->body, x->rows, x->n_rows);
     TRY(send_on(w, x, e));
+    /* Behind the send: the stage after is at work meanwhile. */
+    TRY(keep_rows(&w->sent, w->body, backend_of(w), x->seq, x->rows, x->n_rows, e));
     rounds_advance(&w->rounds, x->g);
     return ST_OK;
 }
@@ -306,13 +339,119 @@ static status step(worker *w, const void *frame, errmsg *e)
     step_view v = wire_step_view(frame);
     piece x = {.seq = wire_head(frame)->seq, .prime = (v.step->flags & STEP_PRIME) != 0};
     atomic_store_explicit(&w->words->step_entered, x.seq, memory_order_release);
-    TRY(stage_kv_ops(w->body, v.kv_ops, v.step->n_kv_ops, e));
+    if (x.seq > w->applied_seq) {
+        TRY(stage_kv_ops(w->body, v.kv_ops, v.step->n_kv_ops, e));
+        keep_copies(&w->sent, x.seq, v.kv_ops, v.step->n_kv_ops);
+        w->applied_seq = x.seq;
+    }
     TRY(rounds_begin(&w->rounds, &v, e));
     for (x.round = 0; x.round < v.step->rounds; x.round++)
         for (x.g = 0; x.g < v.step->n_groups; x.g++) TRY(run_piece(w, &x, e));
     atomic_store_explicit(&w->words->step_done, x.seq, memory_order_release);
     atomic_fetch_add_explicit(&w->words->progress, 1, memory_order_release);
     return ST_OK;
+}
+
+/* --- when a stage was lost ------------------------------------------------------------------------- */
+
+static status quiesce(worker *w, errmsg *e)
+{
+    atomic_fetch_sub_explicit(&w->interrupts, 1, memory_order_acq_rel);
+    inject_recovery(w);
+    /* Senders let go first; receivers when all are quiet. */
+    if (w->edges.open) edge_set(&w->edges, &w->edges.out, NULL, NULL);
+    set_state(w, STAGE_QUIET);
+    wire_quiesced q = {.applied_seq = w->applied_seq,
+                       .done_seq = atomic_load_explicit(&w->words->step_done, memory_order_relaxed)};
+    return say(w, WIRE_QUIESCED, 0, &q, sizeof q, e);
+}
+
+/* The probe connects them again. */
+static status reattach(worker *w, const wire_reattach *r)
+{
+    w->config.edge_epoch = r->edge_epoch;
+    if (!w->edges.open) return ST_OK;
+    pthread_mutex_lock(&w->edges_lock);
+    edge_renew(&w->edges, &w->edges.out, r->edge_epoch);
+    edge_renew(&w->edges, &w->edges.in, r->edge_epoch);
+    pthread_mutex_unlock(&w->edges_lock);
+    return ST_OK;
+}
+
+/* Where replayed rows cross: apart from any step's number. */
+#define REPLAY_SEQ (1ull << 63)
+
+typedef struct {
+    const step_view *v;
+    uint64_t committed;         /* the last step that came back */
+    incoming in;
+    bool through;
+    kept kept;                  /* of its input */
+} replaying;
+
+/* The rows' input: tokens, the boundary, or what the journal has kept. */
+static status replay_input(worker *w, replaying *x, errmsg *e)
+{
+    if (is_first(w)) return stage_embed(w->body, e);
+    if (x->through) return edges_receive(&w->edges, &x->in, e);
+    return keep_read(&w->received, w->body, backend_of(w), x->committed,
+                     (x->v->step->flags & STEP_OVERWRITTEN) != 0, x->in.rows, x->in.n_rows, &x->kept, e);
+}
+
+/* On to the next stage; or, alone, into its journal where that has holes. */
+static status replay_output(worker *w, const replaying *x, errmsg *e)
+{
+    const incoming *in = &x->in;
+    if (is_last(w)) return ST_OK;
+    if (!x->through) {
+        if (x->kept != KEPT_ALL) return ST_OK;
+        return keep_holes(&w->sent, w->body, backend_of(w), x->committed, in->rows, in->n_rows, e);
+    }
+    keep_begin(&w->sent, w->body, in->rows, in->n_rows);
+    TRY(edges_send(&w->edges, in->slot, in->seq, in->rows, in->n_rows, in->hidden, e));
+    return keep_rows(&w->sent, w->body, backend_of(w), x->committed, in->rows, in->n_rows, e);
+}
+
+static status replay_rows(worker *w, replaying *x, errmsg *e)
+{
+    TRY(rounds_begin(&w->rounds, x->v, e));
+    x->in = (incoming){.slot = x->v->step->slot,
+                       .seq = REPLAY_SEQ + w->n_replays,
+                       .hidden = stage_hidden(w->body)};
+    x->in.rows = rounds_group(&w->rounds, 0, &x->in.n_rows);
+    TRY(stage_rows(w->body, x->in.rows, x->in.n_rows, 0, e));
+    TRY(replay_input(w, x, e));
+    if (x->kept == KEPT_NOT) return ST_OK;
+    if (w->corrupt_replay && x->in.n_rows > 0) {
+        w->corrupt_replay = false;
+        TRY(flip_bit(w));
+    }
+    TRY(stage_walk(w->body, false, e));
+    return replay_output(w, x, e);
+}
+
+/* Rows that this stage, or another, has lost: their K and V are written where they were. */
+static status replay(worker *w, const void *frame, errmsg *e)
+{
+    step_view v = wire_step_view(frame);
+    replaying x = {.v = &v,
+                   .committed = wire_head(frame)->seq,
+                   .through = (v.step->flags & STEP_THROUGH) != 0};
+    if ((v.step->flags & STEP_RESET) != 0) {
+        inject_recovery(w);
+        stage_reset(w->body);
+        w->applied_seq = 0;
+        w->n_replays = 0;
+    }
+    TRY(stage_kv_ops(w->body, v.kv_ops, v.step->n_kv_ops, e));
+    stage_rewrite(w->body, true);
+    status s = replay_rows(w, &x, e);
+    stage_rewrite(w->body, false);
+    TRY(s);
+    w->n_replays++;
+    atomic_fetch_add_explicit(&w->words->progress, 1, memory_order_release);
+    wire_replayed r = {.n = w->n_replays, .missing = x.kept == KEPT_NOT};
+    return say(w, WIRE_REPLAYED, 0, &r, sizeof r, e);
 }
 
 /* --- the thread ----------------------------------------------------------------------------------- */
@@ -326,10 +465,19 @@ static status handle(worker *w, const mail *m, errmsg *e)
         return load(w, wire_body(m->frame), e);
     case WIRE_PROBE:
         if (w->body == NULL) break;
-        return probe(w, e);
+        return interrupted(w) ? ST_CLOSED : probe(w, e);
     case WIRE_STEP:
         if (w->body == NULL) break;
-        return step(w, m->frame, e);
+        return interrupted(w) ? ST_CLOSED : step(w, m->frame, e);
+    case WIRE_QUIESCE:
+        if (w->body == NULL) break;
+        return quiesce(w, e);
+    case WIRE_REATTACH:
+        if (w->body == NULL) break;
+        return reattach(w, wire_body(m->frame));
+    case WIRE_REPLAY:
+        if (w->body == NULL) break;
+        return interrupted(w) ? ST_CLOSED : replay(w, m->frame, e);
     default:
         break;
     }
@@ -353,6 +501,8 @@ static void release(worker *w)
     edges_close(&w->edges);
     pthread_mutex_unlock(&w->edges_lock);
     if (w->results.map != NULL) readback_unmap(&w->results);
+    journal_unmap(&w->sent);
+    journal_unmap(&w->received);
     rounds_close(&w->rounds);
     if (w->body != NULL) stage_close(w->body);
     free(w->model);
@@ -421,12 +571,18 @@ mailbox *worker_outbox(worker *w)
     return &w->outbox;
 }
 
-void worker_stop(worker *w)
+void worker_interrupt(worker *w)
 {
-    atomic_store_explicit(&w->stop, 1, memory_order_release);
+    atomic_fetch_add_explicit(&w->interrupts, 1, memory_order_acq_rel);
     pthread_mutex_lock(&w->edges_lock);
     if (w->edges_open) edges_wake(&w->edges);
     pthread_mutex_unlock(&w->edges_lock);
+}
+
+void worker_stop(worker *w)
+{
+    atomic_store_explicit(&w->stop, 1, memory_order_release);
+    worker_interrupt(w);
 }
 
 bool worker_close(worker *w, uint32_t limit_ms)

@@ -13,9 +13,13 @@
 #define DECODE_DEFAULT 8u
 #define DECODE_MAX 1024u
 #define SEED_DEFAULT 42u
+#define KILLS_DEFAULT 30u
+#define KILLS_MAX 100000u
+
+#define NAMES "ppn, batch, spec, prime, transport, recovery"
 
 #define USAGE                                                                                      \
-    "gate ppn|batch|spec|prime|transport|all [-m FILE] [--stages N] [--splits ..] [--canary] [--json]"
+    "gate ppn|batch|spec|prime|transport|recovery|all [-m FILE] [--stages N] [--splits ..] [--canary] [--json]"
 #define ABOUT                                                                                      \
     "Runs the same work in two ways and compares every bit of the logits, and every token:\n"      \
     "  ppn        one stage = N stages at every cut; serial = pipelined\n"                         \
@@ -23,6 +27,7 @@
     "  spec       plain decode = drafts verified, any depth, greedy and sampled\n"                  \
     "  prime      a prompt in one piece = in chunks of any sizes, forked, truncated\n"             \
     "  transport  bytes sent = bytes received: every edge, both slots\n"                           \
+    "  recovery   sessions undisturbed = while stages are killed at random moments\n"              \
     "Counters must show that each mechanism ran: rows, bytes and crossings of every boundary,\n"   \
     "chunks, probes, stages that met inside their layers. With no --stages and --splits a small\n" \
     "model is walked at every set of cuts. Lines are TAP.\n\n"                                     \
@@ -41,6 +46,7 @@ static const gate_entry gates[] = {
     {"spec", gate_spec},
     {"prime", gate_prime},
     {"transport", gate_transport},
+    {"recovery", gate_recovery},
 };
 #define N_GATES (sizeof gates / sizeof *gates)
 
@@ -101,7 +107,7 @@ static status find_gates(const char *name, uint32_t *begin, uint32_t *end, errms
         *end = i + 1;
         return ST_OK;
     }
-    return errmsg_set(e, ST_USAGE, "no gate '%.40s'; there are: ppn, batch, spec, prime, transport, all", name);
+    return errmsg_set(e, ST_USAGE, "no gate '%.40s'; there are: " NAMES ", all", name);
 }
 
 static status run_gates(gate_context *g, uint32_t begin, uint32_t end, errmsg *e)
@@ -118,7 +124,7 @@ int cmd_gate(int argc, char **argv)
 {
     bool canary = false;
     shape_options random = {0};
-    uint32_t n_prompt = 0, n_decode = DECODE_DEFAULT;
+    uint32_t n_prompt = 0, n_decode = DECODE_DEFAULT, n_kills = KILLS_DEFAULT;
     uint64_t seed = SEED_DEFAULT;
     const option own[] = {
         {"canary", 0, OPTION_FLAG, NULL, "break each mechanism on purpose; exits 1 when all is noticed",
@@ -129,6 +135,8 @@ int cmd_gate(int argc, char **argv)
         {"decode", 'n', OPTION_U32, "N",
          "steps each of greedy and sampled decode; three times as many deferred, 24 at least.\nDefault: 8",
          &n_decode, 1, DECODE_MAX},
+        {"kills", 0, OPTION_U32, "N", "recovery: stages killed, over all numbers of stages. Default: 30",
+         &n_kills, 1, KILLS_MAX},
         {"seed", 0, OPTION_U64, "S", "of the random prompt and of sampling. Default: 42", &seed, 0, 0},
         SHAPE_OPTIONS(random),
     };
@@ -148,8 +156,9 @@ int cmd_gate(int argc, char **argv)
                       .canary = canary,
                       .n_decode = n_decode,
                       .seed = seed,
+                      .n_kills = n_kills,
                       .report = &report};
-    status s = n_names == 0 ? errmsg_set(&e, ST_USAGE, "which gate: ppn, batch, spec, prime, transport or all?")
+    status s = n_names == 0 ? errmsg_set(&e, ST_USAGE, "which gate: " NAMES " or all?")
                             : find_gates(name[0], &begin, &end, &e);
     if (s == ST_OK) s = shape_take(&random, &c, &e);
     g.model_path = c.model;
@@ -159,5 +168,5 @@ int cmd_gate(int argc, char **argv)
     if (s == ST_OK) s = shape_ready(&random, &c, &e);
     if (s == ST_OK) s = run_gates(&g, begin, end, &e);
     if (s != ST_OK) return command_failed(&e);
-    return gate_report_verdict(&report, end - begin == 1 ? name[0] : "ppn, batch, spec, prime, transport");
+    return gate_report_verdict(&report, end - begin == 1 ? name[0] : NAMES);
 }

@@ -17,9 +17,9 @@
 #define USAGE "status [PID] [--run-dir DIR] [--json]"
 #define ABOUT                                                                                      \
     "Lists the live runs of this user, or shows the one whose coordinator has this PID:\n"         \
-    "its stages with pid, device, state, epoch and layers, and rows and bytes per\n"               \
-    "boundary. With --json the list is {\"runs\": [..]}, and one run is what it says of\n"         \
-    "itself. No live run is no error."
+    "its stages with pid, device, state, epoch, layers, restarts and how the last one was\n"       \
+    "lost, the journals' use, and rows and bytes per boundary. With --json the list is\n"          \
+    "{\"runs\": [..]}, and one run is what it says of itself. No live run is no error."
 
 #define ANSWER_MS       1000
 #define RUNS_MAX        256u
@@ -155,9 +155,21 @@ static status print_run(const json_t *j, errmsg *e)
     TRY(clean_line(e, "sessions %" PRId64 ", KV blocks %" PRId64 " of %" PRId64,
                    number_of(j, "sessions"), number_of(j, "kv_blocks_used"),
                    number_of(j, "kv_blocks")));
+    const json_t *kept = json_object_get(j, "journal");
+    if (json_is_object(kept)) {
+        char bytes[OUTPUT_BYTES_TEXT];
+        TRY(clean_line(e, "journal %s, blocks %" PRId64 " of %" PRId64,
+                       output_bytes(bytes, (uint64_t)number_of(kept, "bytes")),
+                       number_of(kept, "blocks_used"), number_of(kept, "blocks")));
+    }
     TRY(output_line(e, "%-6s %-8s %-9s %-6s %-9s %-9s %-9s %-9s %-6s %s", "stage", "pid", "state",
                     "epoch", "layers", "restarts", "steps", "rows", "busy", "device"));
     json_array_foreach(json_object_get(j, "stages"), i, item) TRY(print_stage(item, e));
+    json_array_foreach(json_object_get(j, "stages"), i, item)
+    {
+        if (json_is_string(json_object_get(item, "last_fault")))
+            TRY(clean_line(e, "last fault: %s", text_of(item, "last_fault")));
+    }
     const json_t *boundaries = json_object_get(j, "boundaries");
     if (json_array_size(boundaries) == 0) return ST_OK;
     TRY(output_line(e, "%-9s %-10s %-8s %-9s %-12s %s", "boundary", "transport", "signal", "rows",

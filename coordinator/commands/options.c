@@ -14,6 +14,7 @@
 
 #define START_TIMEOUT_S 30.0
 #define HANG_TIMEOUT_S  5.0
+#define RESTART_WINDOW_S 60.0
 
 volatile int interrupted;
 
@@ -159,6 +160,7 @@ static status finish(line *l, const shared_texts *t)
     TRY(check_names(c, l->e));
     c->start_timeout_s = (double)t->start_timeout_s;
     c->hang_timeout_s = (double)t->hang_timeout_s;
+    c->restart_window_s = (double)t->restart_window_s;
     l->values.stages_elsewhere = option_find(l->own, l->n_own, "stages", 6, 0) != NULL;
     TRY(doors_parse(&c->doors, &l->values, l->e));
     if (c->model == NULL) {
@@ -177,8 +179,11 @@ status options_parse(int argc, char **argv, const option *own, uint32_t n_own, c
     shared_texts texts = {.kv_type = "f16",
                           .log_level = "info",
                           .start_timeout_s = (float)START_TIMEOUT_S,
-                          .hang_timeout_s = (float)HANG_TIMEOUT_S};
-    *out = (common_options){.doors = doors_default(), .log_level = LOG_INFO};
+                          .hang_timeout_s = (float)HANG_TIMEOUT_S,
+                          .restart_window_s = (float)RESTART_WINDOW_S};
+    *out = (common_options){
+        .doors = doors_default(), .restarts = RESTARTS_DEFAULT, .log_level = LOG_INFO};
+    out->plan.journal_bytes = PLAN_JOURNAL_ALL;
     if (n_positional != NULL) *n_positional = 0;
     options_shared(shared, out, &texts);
     line l = {.argc = argc,
@@ -246,6 +251,8 @@ pipeline_options options_pipeline(const common_options *c)
     o.stage_program = c->stage_program;
     o.start_timeout_ms = (uint32_t)(c->start_timeout_s * 1000 + 0.5);
     o.hang_timeout_ms = (uint32_t)(c->hang_timeout_s * 1000 + 0.5);
+    o.restarts = c->restarts;
+    o.restart_window_ms = (uint32_t)(c->restart_window_s * 1000 + 0.5);
     return o;
 }
 

@@ -48,6 +48,8 @@ typedef struct {
     const char *run_dir;                    /* --run-dir */
     const char *stage_program;              /* --stage-program */
     double start_timeout_s, hang_timeout_s; /* --start-timeout, --hang-timeout */
+    uint32_t restarts;                      /* --restarts */
+    double restart_window_s;                /* --restart-window */
     log_level log_level;                    /* --log-level */
     const char *log_file;                   /* --log-file */
     bool json;                              /* --json, for the commands that have it */

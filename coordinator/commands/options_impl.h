@@ -23,10 +23,10 @@ status option_refuse(const option_given *g, const char *why, const char *rule);
 /* Texts and numbers as given, before they become common_options. */
 typedef struct {
     const char *kv_type, *log_level;
-    float start_timeout_s, hang_timeout_s;
+    float start_timeout_s, hang_timeout_s, restart_window_s;
 } shared_texts;
 
-#define N_SHARED 16u
+#define N_SHARED 19u
 
 /* The options of all commands, writing into *c and *t. */
 void options_shared(option out[N_SHARED], common_options *c, shared_texts *t);

@@ -138,7 +138,7 @@ uint32_t batch_reserve(session *s, uint32_t n)
 {
     errmsg why = {0};
     for (; n > 0; n /= 2)
-        if (kvbooks_reserve(s, n, &why) == ST_OK) break;
+        if (kvbooks_reserve(s, s->position, s->position + n, &why) == ST_OK) break;
     return n;
 }
 
@@ -165,6 +165,7 @@ static void choose_generations(pipeline *p, flight *f)
 {
     uint32_t n_flying = in_flight(p, STEP_OF_DRAFTS);
     if (in_flight(p, STEP_FREE) > 0 || n_flying == p->n_stages) return;
+    if (n_flying == 0) admission_press(p);
     if (verify_choose(p, f, n_flying))
         one_group(f);
     else if (n_flying == 0)

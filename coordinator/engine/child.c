@@ -1,5 +1,7 @@
 #include "coordinator/engine/child.h"
 
+#include "coordinator/engine/leftovers.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -62,10 +64,16 @@ status child_start(child *out, char *const argv[], const int *fds, uint32_t n_fd
     return ST_OK;
 }
 
+static void ended(child *c)
+{
+    c->ended = true;
+    leftovers_remove(c->pid);
+}
+
 bool child_reap(child *c)
 {
     if (c->pid == 0 || c->ended) return c->ended;
-    if (waitpid(c->pid, &c->wait_status, WNOHANG) == c->pid) c->ended = true;
+    if (waitpid(c->pid, &c->wait_status, WNOHANG) == c->pid) ended(c);
     return c->ended;
 }
 
@@ -88,7 +96,7 @@ void child_destroy(child *c)
     if (!child_reap(c)) {
         kill(c->pid, SIGKILL);
         while (waitpid(c->pid, &c->wait_status, 0) < 0 && errno == EINTR) continue;
-        c->ended = true;
+        ended(c);
     }
     if (c->pidfd >= 0) close(c->pidfd);
     *c = (child){.pidfd = -1};

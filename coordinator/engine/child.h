@@ -23,7 +23,7 @@ typedef struct {
 MUST_USE status child_start(child *out, char *const argv[], const int *fds, uint32_t n_fds,
                             errmsg *e);
 
-/* Reap it if it has ended. Returns c->ended. */
+/* Reap it if it has ended, and remove what it left behind (leftovers.h). Returns c->ended. */
 bool child_reap(child *c);
 
 /* Send a signal; nothing when it has ended. */

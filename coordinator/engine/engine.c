@@ -16,6 +16,7 @@
 #include "build_id.h"
 
 #define LOOK_NS (20 * NS_PER_MS)  /* between two looks at everyone */
+#define BAD_MESSAGES_MAX 3u
 #define LOOK_MAX_NS (100 * NS_PER_MS) /* as much as one look may count: we may have stood still too */
 
 void engine_wake(pipeline *p)
@@ -88,71 +89,106 @@ static status on_loaded(pipeline *p, uint32_t s, const wire_loaded *l, errmsg *e
     printable(t->facts.device_name);
     t->loaded = true;
     t->loaded_ns = now_ns();
-    if (!all_of(p, offsetof(stage_slot, loaded))) return ST_OK;
+    if (t->state == SLOT_LOADING) t->state = SLOT_QUIET;
+    if (p->phase == PHASE_RECOVERING || !all_of(p, offsetof(stage_slot, loaded))) return ST_OK;
     /* The load barrier: everyone has its weights, nobody has had a step. */
     set_phase(p, PHASE_PROBING);
     for (uint32_t i = 0; i < p->n_stages; i++) TRY(launch_send(p, i, WIRE_PROBE, 0, NULL, 0, e));
     return ST_OK;
 }
 
-static status on_probed(pipeline *p, uint32_t s, const wire_probed *m)
+static void on_probed(pipeline *p, uint32_t s, const wire_probed *m)
 {
     stage_slot *t = &p->stage[s];
     t->met = *m;
     printable(t->met.transport);
     printable(t->met.signal);
     t->probed = true;
-    if (all_of(p, offsetof(stage_slot, probed))) set_phase(p, PHASE_READY);
-    return ST_OK;
+    if (p->phase == PHASE_PROBING && all_of(p, offsetof(stage_slot, probed))) set_phase(p, PHASE_READY);
 }
 
-static status on_message(pipeline *p, uint32_t s, const void *frame, errmsg *e)
+static status unexpected(uint32_t s, const void *frame, errmsg *why)
+{
+    return errmsg_set(why, ST_PROTOCOL, "stage %u: unexpected message %s", s,
+                      wire_kind_word(wire_head(frame)->kind));
+}
+
+/* A message that is what it should be now. *why: what is wrong with it, or that the stage failed. */
+static status on_message(pipeline *p, uint32_t s, const void *frame, bool *failed, errmsg *why)
 {
     const wire_header *h = wire_head(frame);
     const void *body = wire_body(frame);
+    stage_slot *t = &p->stage[s];
+    bool starting = p->phase == PHASE_STARTING || t->state == SLOT_LOADING;
+    bool stepping = t->state == SLOT_RUNNING ? p->phase == PHASE_READY : t->state == SLOT_QUIESCING;
     switch (h->kind) {
     case WIRE_HELLO:
-        if (p->phase == PHASE_STARTING) return on_hello(p, s, body, e);
-        break;
+        *failed = true;
+        return starting ? on_hello(p, s, body, why) : unexpected(s, frame, why);
     case WIRE_LOADED:
-        if (p->phase == PHASE_STARTING && !p->stage[s].loaded) return on_loaded(p, s, body, e);
-        break;
-    case WIRE_PROBED:
-        if (p->phase == PHASE_PROBING) return on_probed(p, s, body);
-        break;
+        return starting && t->hello && !t->loaded ? on_loaded(p, s, body, why) : unexpected(s, frame, why);
     case WIRE_RESULT:
-        if (p->phase == PHASE_READY && s + 1 == p->n_stages) return schedule_result(p, h->seq, body, e);
-        break;
+        *failed = true; /* without it the step would never end */
+        if (!stepping || s + 1 != p->n_stages) return unexpected(s, frame, why);
+        return schedule_result(p, h->seq, body, why);
     case WIRE_FAULT: {
         const wire_fault *f = body;
         status code = f->code == ST_OK ? ST_PROTOCOL : (status)f->code;
-        return errmsg_set(e, code, "stage %u (pid %d): %s", s, p->stage[s].pid, f->text);
+        if (code == ST_DEVICE) code = ST_STAGE_LOST; /* ours goes on; the stage's process has 6 */
+        *failed = true;
+        return errmsg_set(why, code, "stage %u (pid %d): %s", s, t->pid, f->text);
     }
     case WIRE_BYE:
         return ST_OK; /* its exit is what counts */
     default:
         break;
     }
-    return errmsg_set(e, ST_PROTOCOL, "stage %u: unexpected message %s", s, wire_kind_word(h->kind));
+    if (h->kind == WIRE_PROBED && !t->probed &&
+        (p->phase == PHASE_PROBING || t->state == SLOT_ATTACHED)) {
+        on_probed(p, s, body);
+        return ST_OK;
+    }
+    return recover_message(p, s, frame) ? ST_OK : unexpected(s, frame, why);
+}
+
+/* One message of stage s is not as it should be: dropped, but not for ever. */
+static status bad_message(pipeline *p, uint32_t s, const errmsg *why, errmsg *e)
+{
+    stage_slot *t = &p->stage[s];
+    bool serving = p->phase == PHASE_READY || p->phase == PHASE_RECOVERING;
+    if (p->o.restarts == 0 || !serving || ++t->n_bad == BAD_MESSAGES_MAX)
+        return recover_lost(p, s, why, e);
+    log_warn("%s; dropped, number %u of this process (%u: it is replaced)", why->text, t->n_bad,
+             BAD_MESSAGES_MAX);
+    return ST_OK;
 }
 
 static status take_messages(pipeline *p, uint32_t s, errmsg *e)
 {
-    for (;;) {
+    while (p->stage[s].socket != NULL && p->stage[s].state != SLOT_LOST) {
         int n = zmq_recv(p->stage[s].socket, p->frame, p->frame_bytes, ZMQ_DONTWAIT);
         if (n < 0) return ST_OK;
+        errmsg why = {0};
+        bool failed = false;
+        status st;
         if ((uint64_t)n > p->frame_bytes || !wire_valid(p->frame, (uint64_t)n) ||
             wire_head(p->frame)->stage != s) {
-            return errmsg_set(e, ST_PROTOCOL,
-                              "stage %u: a message of %d bytes is not one of build %s (--stage-program)",
-                              s, n, MEMRA_BUILD_ID);
-        }
-        if (wire_head(p->frame)->epoch != p->stage[s].epoch) {
+            st = errmsg_set(&why, ST_PROTOCOL,
+                            "stage %u: a message of %d bytes is not one of build %s (--stage-program)",
+                            s, n, MEMRA_BUILD_ID);
+        } else if (wire_head(p->frame)->epoch != p->stage[s].epoch) {
             log_warn("stage %u: dropped a message of epoch %u", s, wire_head(p->frame)->epoch);
             continue;
+        } else {
+            st = on_message(p, s, p->frame, &failed, &why);
         }
-        TRY(on_message(p, s, p->frame, e));
+        if (st == ST_OK) continue;
+        if (failed)
+            TRY(recover_lost(p, s, &why, e));
+        else
+            TRY(bad_message(p, s, &why, e));
     }
+    return ST_OK;
 }
 
 static void answer_status(pipeline *p)
@@ -185,6 +221,7 @@ static void wait_for_something(pipeline *p)
     items[n++] = (zmq_pollitem_t){.fd = p->wake_fd, .events = ZMQ_POLLIN};
     items[n++] = (zmq_pollitem_t){.socket = p->status_socket, .events = ZMQ_POLLIN};
     for (uint32_t s = 0; s < p->n_stages; s++) {
+        if (p->stage[s].process.pid == 0) continue;
         items[n++] = (zmq_pollitem_t){.socket = p->stage[s].socket, .events = ZMQ_POLLIN};
         items[n++] = (zmq_pollitem_t){.fd = p->stage[s].process.pidfd, .events = ZMQ_POLLIN};
     }
@@ -195,17 +232,29 @@ static void wait_for_something(pipeline *p)
     }
 }
 
+static status look(pipeline *p, uint64_t elapsed_ns, errmsg *e)
+{
+    for (uint32_t s = 0; s < p->n_stages; s++) {
+        errmsg why = {0};
+        status st = supervise(p, s, elapsed_ns, &why);
+        if (st == ST_INTERRUPTED) return st;
+        if (st != ST_OK) TRY(recover_lost(p, s, &why, e));
+    }
+    return ST_OK;
+}
+
 static status turn(pipeline *p, uint64_t *looked_ns, errmsg *e)
 {
     for (uint32_t s = 0; s < p->n_stages; s++) TRY(take_messages(p, s, e));
-    bool ended = false;
-    for (uint32_t s = 0; s < p->n_stages; s++) ended |= child_reap(&p->stage[s].process);
     uint64_t now = now_ns(), elapsed = now - *looked_ns;
-    if (ended || elapsed >= LOOK_NS) {
+    if (elapsed < LOOK_NS) {
+        TRY(look(p, 0, e)); /* for those that ended alone */
+    } else {
         *looked_ns = now;
-        TRY(supervise(p, elapsed < LOOK_MAX_NS ? elapsed : LOOK_MAX_NS, e));
+        TRY(look(p, elapsed < LOOK_MAX_NS ? elapsed : LOOK_MAX_NS, e));
         show_progress(p);
     }
+    TRY(recover_turn(p, e));
     if (p->phase == PHASE_READY) TRY(schedule_issue(p, e));
     answer_status(p);
     return ST_OK;

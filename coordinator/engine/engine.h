@@ -11,7 +11,8 @@
 #include "coordinator/engine/child.h"
 #include "coordinator/engine/chunk.h"
 #include "coordinator/engine/draft.h"
-#include "coordinator/engine/kvpool.h"
+#include "coordinator/engine/mirror.h"
+#include "coordinator/engine/prefix.h"
 #include "coordinator/machine/gpus.h"
 #include "coordinator/pipeline.h"
 #include "coordinator/engine/rundir.h"
@@ -33,11 +34,23 @@ typedef enum {
     PHASE_STARTING, /* processes spawned, weights loading */
     PHASE_PROBING,  /* the load barrier is passed */
     PHASE_READY,
+    PHASE_RECOVERING, /* a stage was lost and is being replaced; requests wait */
     PHASE_STOPPING,
     PHASE_DEAD      /* every child is reaped */
 } engine_phase;
 
-/* One incarnation of a stage. */
+/* Where a stage is on the way through a recovery (recover.c). */
+typedef enum {
+    SLOT_RUNNING,    /* not in one */
+    SLOT_LOST,       /* killed, not yet reaped */
+    SLOT_PAUSED,     /* reaped; its replacement waits for its turn */
+    SLOT_LOADING,    /* the replacement is on its way to its weights */
+    SLOT_QUIESCING,  /* a survivor, told to be quiet */
+    SLOT_QUIET,
+    SLOT_ATTACHED    /* on the new epoch: byte probe, replay */
+} slot_state;
+
+/* One incarnation of a stage, and what outlives it. */
 typedef struct {
     child process;
     int pid;                    /* of the process, also when it is reaped */
@@ -48,6 +61,19 @@ typedef struct {
     wire_loaded facts;
     wire_probed met;            /* of the boundary into it */
     uint64_t start_ns, loaded_ns;
+    uint64_t first_start_ns;    /* of the first incarnation: what is counted goes on */
+    slot_state state;
+    bool empty;                 /* its KV is not what the steps in flight need: replay */
+    bool mute;                  /* a message could not be sent to it */
+    uint32_t n_bad;             /* messages of this incarnation that failed their check */
+    uint32_t n_replayed;        /* answers to the replay in hand */
+    uint64_t applied_seq;       /* as it said when it was quiet */
+    /* the loss in hand, and the losses so far */
+    errmsg why;
+    int lost_pid;
+    uint64_t lost_ns, reaped_ns, start_at_ns;
+    uint64_t lost_at_ns[RESTARTS_MAX]; /* the last ones, by number */
+    uint64_t n_lost;
     /* supervision: what was seen last and for how long it has not changed */
     uint64_t seen_progress, seen_heartbeat;
     uint64_t still_progress_ns, still_heartbeat_ns;
@@ -71,6 +97,8 @@ typedef struct request {
     uint32_t n_steps;           /* in flight */
     uint32_t next_token;
     bool finished, dropped;
+    bool unreserved;            /* its KV blocks are still to be taken */
+    bool restores;              /* session.restore: nobody waits for it */
     generation *generation;     /* tokens are drawn and applied until it ends; the counts above are
                                  * not used then */
     pthread_cond_t done;
@@ -107,6 +135,8 @@ typedef struct {
     uint32_t n_rows;
     uint32_t rounds, n_drawn;
     bool dead;                  /* its live bit was cleared */
+    uint32_t token;             /* of the round in hand, as it came back, checked */
+    uint32_t drawn[1 + GENERATE_DRAFT_MAX]; /* the same, of a step that verified */
 } flight_part;
 
 /* What row `row` of the request of part part_i gives: a readback row, or WIRE_NONE: a token in the
@@ -114,6 +144,7 @@ typedef struct {
 typedef struct {
     uint32_t readback, part_i;
     uint64_t row;
+    uint32_t token;             /* as it came back, checked */
 } flight_result;
 
 /* A step in flight: what it carries, and the message itself (the body of WIRE_STEP, without header),
@@ -127,7 +158,8 @@ typedef struct {
     bool verify;                /* of generations, each with its drafts */
     uint32_t n_parts, n_rows, n_results;
     uint32_t rounds, n_groups, group_end[WIRE_GROUPS_MAX];
-    uint32_t n_pieces;          /* groups of all rounds that have come back */
+    uint32_t n_pieces;          /* groups of all rounds that have come back, since it was issued */
+    uint32_t n_taken;           /* those whose results were taken: no fewer when it is issued again */
     uint64_t issued_ns;
     flight_part *part;          /* [parts_max] */
     flight_result *result;      /* [results_max] */
@@ -149,13 +181,41 @@ struct session {
     session_table table[KV_POOLS]; /* by class: kvbooks.h */
     uint32_t n_window_reserved; /* window blocks that it may come to hold */
     uint32_t *tokens;           /* [n_ctx]: what it holds, to prime it again, and to find drafts */
+    prefix_link *link;          /* [blocks_per_ctx]: its whole blocks in the table of prefixes */
+    uint32_t n_links;
     sampler_params sampler;
+    int32_t priority;
+    bool wait, share;
     uint32_t n_queued;          /* requests not finished */
+    uint32_t n_steps;           /* of all of them in flight */
     request *first, *last;      /* those that have rows to issue, in the order of positions */
     bool generating;            /* first is a generation's */
     session *ready_next;        /* in the pipeline's list, while first has a row to issue now */
+    bool paused;                /* it holds no KV; its positions are primed again first */
+    request restore;            /* does that */
+    bool waiting;               /* in the pipeline's list of those that wait for KV */
+    session *waiting_next;
+    uint64_t ticket, waits_since; /* order of arrival; admissions when it began to wait */
+    uint64_t used;              /* when it was last asked for something */
     uint64_t counted;           /* batch.c: the last count that has seen it */
 };
+
+/* Rows that lost stages must know again, on their way (replay.c). */
+typedef struct {
+    bool begun, through;        /* through: from tokens through all stages */
+    bool missing;               /* a journal has not what it should: once more, through */
+    bool may_be_overwritten;    /* STEP_OVERWRITTEN */
+    bool over;                  /* all was sent */
+    uint32_t branch;            /* in hand */
+    bool opened;
+    uint32_t position, end;     /* its rows: the next one, and where they end */
+    uint32_t n_sent;            /* messages */
+    uint64_t n_rows;
+    bool *whole;                /* [n_blocks of class global]: written again, every position */
+    uint32_t *ring;             /* [window_blocks]: window block of entry i is ring[i % n_ring] */
+    uint32_t n_ring, n_entries[KV_POOLS], first;
+    uint32_t *users;            /* [n_blocks of class window] */
+} replay;
 
 struct pipeline {
     pthread_mutex_t lock;
@@ -176,6 +236,7 @@ struct pipeline {
     void *zmq, *status_socket;
     int death_pipe[2];
     int run_block_fd, readback_fd, boundary_fd[STAGES_MAX];
+    int journal_fd[STAGES_MAX]; /* of the boundary behind stage s; -1: none */
     run_block *block;
     readback results;
     unsigned char *frame;       /* for messages in and out */
@@ -186,6 +247,14 @@ struct pipeline {
     errmsg failure;             /* why it is dead, once it is */
     uint32_t n_stages;
     stage_slot stage[STAGES_MAX];
+
+    /* recovery */
+    uint32_t edge_epoch;        /* of all boundaries */
+    mirror mirror;
+    replay replay;
+    uint64_t attached_ns;
+    recovery_record record[RECOVERIES_KEPT]; /* the last ones, by number */
+    uint64_t n_records;
 
     /* schedule */
     step_doors step_doors;
@@ -206,6 +275,12 @@ struct pipeline {
     uint32_t blocks_per_ctx;
     uint32_t window_blocks;     /* a session holds at most so many of the window class */
     uint32_t n_window_reserved; /* by all sessions */
+    prefix_table prefixes;      /* of the global class; models without windows */
+    session **sessions;         /* [n_sessions] by branch; NULL: none, but see branch_used */
+    session *waiting;           /* those that wait for KV */
+    struct opening *openings;   /* callers that wait for a free session */
+    uint64_t n_tickets, n_admitted, n_uses;
+    uint64_t n_shared_rows, n_pauses, n_restored_rows;
     bool *branch_used;          /* [n_sessions] */
     uint32_t *branch_generation;
     uint32_t next_session_id, n_sessions;
@@ -228,17 +303,42 @@ void engine_fail(pipeline *p, const errmsg *e);
 /* --- launch.c: processes and their conversation ---------------------------------------------------- */
 MUST_USE status launch_prepare(pipeline *p, errmsg *e);         /* shared memory, run dir, sockets */
 MUST_USE status launch_stages(pipeline *p, errmsg *e);          /* spawn, last to first */
+MUST_USE status launch_one(pipeline *p, uint32_t s, errmsg *e); /* a new incarnation of stage s */
+/* A message that stage s does not take is no error here: the stage is `mute` then, and the next look
+ * finds out why. ST_RESOURCES: no memory. */
 MUST_USE status launch_send(pipeline *p, uint32_t s, wire_kind kind, uint64_t seq, const void *body,
                             uint64_t body_bytes, errmsg *e);
 MUST_USE status launch_config(pipeline *p, uint32_t s, errmsg *e);
 void launch_stop(pipeline *p);                                  /* first to last, bounded, then kill */
+void launch_reaped(pipeline *p, uint32_t s);                    /* what an incarnation leaves behind */
 void launch_release(pipeline *p);                               /* everything launch_prepare made */
 
 /* --- supervise.c: is everyone alive and moving ------------------------------------------------------ */
-/* One look; elapsed_ns since the last one (a bound part of it when we ourselves stood still). */
-MUST_USE status supervise(pipeline *p, uint64_t elapsed_ns, errmsg *e);
-/* Say how stage s, which is reaped, was lost. Always a fault. */
-MUST_USE status supervise_lost(pipeline *p, uint32_t s, errmsg *e);
+/* One look at stage s, elapsed_ns after the last one (a bound part of it when we ourselves stood
+ * still). ST_STAGE_LOST: it ended, stands still or takes no messages; ST_INTERRUPTED: it was ended by
+ * a signal that reached us as well. */
+MUST_USE status supervise(pipeline *p, uint32_t s, uint64_t elapsed_ns, errmsg *e);
+
+/* --- recover.c: a lost stage is replaced ------------------------------------------------------------- */
+/* Stage s is lost, `why`. Either its replacement begins (ST_OK), or the run ends with *e: before it
+ * was ready, when it was replaced too often, when a replacement would fail the same way. */
+MUST_USE status recover_lost(pipeline *p, uint32_t s, const errmsg *why, errmsg *e);
+/* Stage s answers to a recovery. False: this message does not belong to one, or not now. */
+bool recover_message(pipeline *p, uint32_t s, const void *frame);
+/* The next steps of a recovery that is under way; afterwards the phase may be PHASE_READY again. */
+MUST_USE status recover_turn(pipeline *p, errmsg *e);
+
+/* --- replay.c: what lost stages must know, from the mirror -------------------------------------------- */
+MUST_USE status replay_prepare(pipeline *p, errmsg *e);
+void replay_release(pipeline *p);
+/* Bring the stages that are `empty` to the mirror's state: with `through` from tokens through all
+ * stages, all of which forget their tables; otherwise each by itself, the first from tokens, any
+ * other from its journal, and through all after all where a journal has not what is needed. */
+void replay_begin(pipeline *p, bool through);
+/* Send what may be sent now; *done: everybody has everything. */
+MUST_USE status replay_turn(pipeline *p, bool *done, errmsg *e);
+/* Stage s answered. False: no such answer is due. */
+bool replay_answer(pipeline *p, uint32_t s, const wire_replayed *r);
 
 /* --- batch.c: which rows form the next step ---------------------------------------------------------- */
 /* Steps that may be in flight at once, and parts of one step, for a plan. */
@@ -259,10 +359,30 @@ bool verify_choose(pipeline *p, flight *f, uint32_t n_flying);
 /* Every row of f, a step of generations, is back. */
 void verify_landed(pipeline *p, const flight *f);
 
+/* --- admission.c: who gets KV -------------------------------------------------------------------------- */
+/* Its first request cannot go before it has KV. */
+static inline bool admission_wants(const session *s)
+{
+    return s->paused || (s->first != NULL && s->first->unreserved);
+}
+void admission_wait(pipeline *p, session *s); /* in line */
+void admission_leave(pipeline *p, session *s);
+void admission_run(pipeline *p);              /* whoever can be given KV becomes ready */
+/* Ready generations have KV for one round at least, or wait; one whose restoring rows are in flight may
+ * lack it. No generation is in flight. */
+void admission_press(pipeline *p);
+/* Take blocks for r, a request of s that is about to be submitted; true: it must wait for them. */
+MUST_USE status admission_reserve(session *s, request *r, bool *waits, errmsg *e);
+
 /* --- schedule.c: steps out, results in -------------------------------------------------------------- */
 MUST_USE status schedule_prepare(pipeline *p, errmsg *e); /* the books, sized by the plan */
 void schedule_add(pipeline *p, request *r);               /* behind what its session asked before */
+void schedule_push(pipeline *p, request *r);              /* in front of it; the session waits */
+void schedule_ready(pipeline *p, session *s);   /* it has rows to issue: its turn comes, or it waits */
+void schedule_unready(pipeline *p, session *s);
 MUST_USE status schedule_issue(pipeline *p, errmsg *e);
+/* The steps in flight once more, in their order, to every stage. */
+MUST_USE status schedule_reissue(pipeline *p, errmsg *e);
 MUST_USE status schedule_result(pipeline *p, uint64_t seq, const wire_result *r, errmsg *e);
 /* Take a generation out of its session's line; it is not in flight. */
 void schedule_withdraw(pipeline *p, generation *g);

@@ -43,6 +43,7 @@ status generation_landed(generation *g, uint64_t position, uint32_t n_rows, bool
     uint64_t n = position + n_rows;
     if (n < s->position) TRY(kvbooks_truncate(s, n, e));
     s->position = n;
+    kvbooks_offer(s, n);
     if (g->end == GENERATE_RUNS && g->cancelled) g->end = GENERATE_CANCELLED;
     if (g->end == GENERATE_RUNS && n == g->p->plan.n_ctx) g->end = GENERATE_CONTEXT;
     *ended = g->end != GENERATE_RUNS;
@@ -114,6 +115,7 @@ status session_generate(session *s, uint32_t token, const generate_limits *l, ge
     } else if (st == ST_OK) {
         s->tokens[s->position] = token;
         if (l->n_draft > 0) verify_begin(p);
+        s->used = ++p->n_uses;
         s->n_queued++;
         schedule_add(p, &g->r);
         engine_wake(p);
@@ -169,11 +171,13 @@ generate_end generation_ended(const generation *g)
     return end;
 }
 
-/* Until none of its rows is under way; it stands in no line then. Lock held. */
+/* Until none of its rows is under way; it stands in no line then. While its session is being restored
+ * that comes to its end first. Lock held. */
 static void stop(generation *g)
 {
+    const session *s = g->r.session;
     g->cancelled = true;
-    if (!g->r.finished && g->r.n_steps == 0) {
+    if (!g->r.finished && s->n_steps == 0 && s->first == &g->r) {
         g->end = GENERATE_CANCELLED;
         schedule_withdraw(g->p, g);
     }

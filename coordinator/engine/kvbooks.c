@@ -12,11 +12,13 @@ status kvbooks_open(pipeline *p, errmsg *e)
     p->n_pools = model_n_kinds(p->model);
     for (uint32_t k = 0; k < p->n_pools; k++)
         TRY(kvpool_open(&p->pool[k], p->plan.n_blocks[k], e));
-    return ST_OK;
+    if (p->n_pools > KV_CLASS_WINDOW) return ST_OK;
+    return prefix_open(&p->prefixes, &p->pool[KV_CLASS_GLOBAL], KV_BLOCK, e);
 }
 
 void kvbooks_close(pipeline *p)
 {
+    prefix_close(&p->prefixes);
     for (uint32_t k = 0; k < KV_POOLS; k++)
         kvpool_close(&p->pool[k]);
 }
@@ -30,7 +32,8 @@ bool kvbooks_make(session *s)
         fine = fine && s->table[k].block != NULL;
     }
     s->tokens = calloc(p->plan.n_ctx, sizeof *s->tokens);
-    return fine && s->tokens != NULL;
+    s->link = calloc(p->blocks_per_ctx, sizeof *s->link);
+    return fine && s->tokens != NULL && s->link != NULL;
 }
 
 void kvbooks_free(session *s)
@@ -38,6 +41,7 @@ void kvbooks_free(session *s)
     for (uint32_t k = 0; k < KV_POOLS; k++)
         free(s->table[k].block);
     free(s->tokens);
+    free(s->link);
 }
 
 status kvbooks_room(pipeline *p, uint64_t n, errmsg *e)
@@ -132,21 +136,73 @@ static void window_set(session *s, uint64_t n_positions)
     s->n_window_reserved = share;
 }
 
-status kvbooks_reserve(session *s, uint64_t n, errmsg *e)
+uint32_t kvbooks_free_blocks(const pipeline *p)
+{
+    const kvpool *pool = &p->pool[KV_CLASS_GLOBAL];
+    return pool->n_blocks - pool->n_used;
+}
+
+/* n global blocks are free, if need be after prefixes that nobody holds were let go. */
+static bool make_free(pipeline *p, uint64_t n)
+{
+    while (kvbooks_free_blocks(p) < n)
+        if (!prefix_evict(&p->prefixes)) return false;
+    return true;
+}
+
+status kvbooks_reserve(session *s, uint64_t from, uint64_t end, errmsg *e)
 {
     pipeline *p = s->p;
-    const kvpool *pool = &p->pool[KV_CLASS_GLOBAL];
-    uint64_t need = blocks_of(s->position + n);
-    uint64_t n_new = need - s->table[KV_CLASS_GLOBAL].n;
-    if (n > 0 && must_copy(s, KV_CLASS_GLOBAL, s->position)) n_new++;
-    if (n_new > pool->n_blocks - pool->n_used) return no_blocks(pool, n_new, e);
-    uint32_t share = window_share(p, s->position + n);
+    uint64_t need = blocks_of(end), n_now = s->table[KV_CLASS_GLOBAL].n;
+    uint64_t n_new = need > n_now ? need - n_now : 0;
+    bool copies = end > from && n_now > 0 && must_copy(s, KV_CLASS_GLOBAL, from);
+    if (!make_free(p, n_new + copies)) return no_blocks(&p->pool[KV_CLASS_GLOBAL], n_new + copies, e);
+    uint32_t share = window_share(p, end);
     if (share > s->n_window_reserved) TRY(window_left(p, share - s->n_window_reserved, e));
-    TRY(kvbooks_room(p, n_new + 1, e));
-    window_set(s, s->position + n);
-    grow(s, KV_CLASS_GLOBAL, s->position, s->position + n);
+    TRY(kvbooks_room(p, n_new + 2, e));
+    window_set(s, end);
+    grow(s, KV_CLASS_GLOBAL, from, end);
     return ST_OK;
 }
+
+/* --- prefixes --- */
+
+status kvbooks_adopt(session *s, const uint32_t *tokens, uint64_t n, uint64_t *n_taken, errmsg *e)
+{
+    pipeline *p = s->p;
+    session_table *t = &s->table[KV_CLASS_GLOBAL];
+    prefix_link before = {0};
+    *n_taken = 0;
+    if (p->n_pools > KV_CLASS_WINDOW || !s->share) return ST_OK;
+    CHECK(t->n == 0);
+    TRY(kvbooks_room(p, n / KV_BLOCK, e));
+    while (*n_taken + KV_BLOCK <= n && prefix_find(&p->prefixes, before, tokens + *n_taken, &before)) {
+        kvpool_share(&p->pool[KV_CLASS_GLOBAL], before.block);
+        kvbooks_put(s, KV_ALLOC, KV_CLASS_GLOBAL, t->n, before.block, 0);
+        s->link[t->n] = before;
+        t->block[t->n++] = before.block;
+        *n_taken += KV_BLOCK;
+    }
+    s->n_links = t->n;
+    return ST_OK;
+}
+
+void kvbooks_offer(session *s, uint64_t n_done)
+{
+    pipeline *p = s->p;
+    if (p->n_pools > KV_CLASS_WINDOW || !s->share) return;
+    CHECK(n_done <= (uint64_t)s->table[KV_CLASS_GLOBAL].n * KV_BLOCK);
+    for (; (s->n_links + 1ull) * KV_BLOCK <= n_done; s->n_links++) {
+        uint32_t i = s->n_links;
+        prefix_link before = i > 0 ? s->link[i - 1] : (prefix_link){0};
+        const uint32_t *tokens = s->tokens + (uint64_t)i * KV_BLOCK;
+        if (prefix_find(&p->prefixes, before, tokens, &s->link[i])) continue;
+        if (!prefix_enter(&p->prefixes, s->table[KV_CLASS_GLOBAL].block[i], before, tokens, &s->link[i]))
+            return;
+    }
+}
+
+/* --- windows --- */
 
 static void release(session *s, uint32_t first)
 {
@@ -176,7 +232,7 @@ status kvbooks_slide(session *s, uint64_t position, uint32_t n_rows, errmsg *e)
 status kvbooks_can_fork(const session *s, errmsg *e)
 {
     const kvpool *pool = &s->p->pool[KV_CLASS_GLOBAL];
-    if (s->position % KV_BLOCK != 0 && pool->n_used == pool->n_blocks) {
+    if (s->position % KV_BLOCK != 0 && !make_free(s->p, 1)) {
         return errmsg_set(e, ST_RESOURCES, "no KV block left for a fork: %u of %u in use",
                           pool->n_used, pool->n_blocks);
     }
@@ -212,7 +268,8 @@ void kvbooks_fork(const session *s, session *to)
     window_set(to, s->position);
     for (uint32_t k = 0; k < p->n_pools; k++)
         fork_table(s, to, (kv_class)k);
-    memcpy(to->tokens, s->tokens, s->position * sizeof *to->tokens);
+    to->n_links = s->n_links < s->position / KV_BLOCK ? s->n_links : (uint32_t)(s->position / KV_BLOCK);
+    memcpy(to->link, s->link, to->n_links * sizeof *to->link);
 }
 
 /* Keep the first n entries; those that were released are not there to drop. */
@@ -232,6 +289,7 @@ status kvbooks_truncate(session *s, uint64_t n, errmsg *e)
         kvbooks_put(s, KV_TRUNCATE, (kv_class)k, (uint32_t)n, 0, 0);
         shorten(s, (kv_class)k, blocks_of(n));
     }
+    if (s->n_links > n / KV_BLOCK) s->n_links = (uint32_t)(n / KV_BLOCK);
     window_set(s, n);
     return ST_OK;
 }

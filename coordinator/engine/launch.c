@@ -4,6 +4,7 @@
 
 #include "common/boundary.h"
 #include "common/clock.h"
+#include "common/journal.h"
 #include "common/log.h"
 #include "coordinator/machine/inventory.h"
 
@@ -17,7 +18,6 @@
 #include "build_id.h"
 
 #define STOP_LIMIT_MS 700u
-#define LOST_WAIT_MS 200u
 /* A stage's own wait on a boundary: the coordinator's supervision is what ends it, this is for a
  * coordinator that lives but has lost sight of the step. */
 #define STAGE_WAIT_LIMIT_MS 3600000u
@@ -47,6 +47,8 @@ status launch_prepare(pipeline *p, errmsg *e)
         TRY(boundary_create(&p->boundary_fd[s], p->plan.rows_max, back ? 0 : p->model->n_embd,
                             p->model->aux_bytes, e));
     }
+    for (uint32_t s = 0; p->plan.n_journal_blocks > 0 && s + 1 < p->n_stages; s++)
+        TRY(journal_create(&p->journal_fd[s], p->plan.n_journal_blocks, p->model->n_embd, e));
     p->zmq = zmq_ctx_new();
     if (p->zmq == NULL) return errmsg_set(e, ST_RESOURCES, "zeromq: %s", zmq_strerror(zmq_errno()));
     snprintf(endpoint, sizeof endpoint, "ipc://%s/status", p->dir.path);
@@ -64,16 +66,25 @@ static int boundary_in(const pipeline *p, uint32_t s)
     return p->n_stages > 1 ? p->boundary_fd[(s + p->n_stages - 1) % p->n_stages] : -1;
 }
 
+static int journal_in(const pipeline *p, uint32_t s)
+{
+    return s > 0 ? p->journal_fd[s - 1] : -1;
+}
+
 static int boundary_out(const pipeline *p, uint32_t s)
 {
     return p->n_stages > 1 ? p->boundary_fd[s] : -1;
 }
 
-static status spawn(pipeline *p, uint32_t s, errmsg *e)
+status launch_one(pipeline *p, uint32_t s, errmsg *e)
 {
     static const char *const levels[] = {"error", "warn", "info", "debug"};
     stage_slot *t = &p->stage[s];
     t->epoch++;
+    t->hello = t->loaded = t->probed = t->mute = false;
+    t->n_bad = 0;
+    t->loaded_ns = 0;
+    t->still_progress_ns = t->still_heartbeat_ns = 0;
     snprintf(t->endpoint, sizeof t->endpoint, "ipc://%s/s%u.%u", p->dir.path, s, t->epoch);
     TRY(make_socket(p, ZMQ_PAIR, t->endpoint, &t->socket, e));
     char stage_text[12], epoch_text[12], death_text[12], block_text[12], log_text[12];
@@ -87,7 +98,7 @@ static status spawn(pipeline *p, uint32_t s, errmsg *e)
                           epoch_text,           "--death-fd", death_text,
                           "--run-block-fd",     block_text,   "--log-level",
                           (char *)levels[log_level_now()], "--log-fd", log_text, NULL};
-    int fds[GGUF_FILES_MAX + 8];
+    int fds[GGUF_FILES_MAX + 10];
     uint32_t n = 0;
     n = add_fd(fds, n, p->death_pipe[0]);
     n = add_fd(fds, n, p->run_block_fd);
@@ -95,16 +106,20 @@ static status spawn(pipeline *p, uint32_t s, errmsg *e)
     n = add_fd(fds, n, boundary_in(p, s));
     n = add_fd(fds, n, boundary_out(p, s));
     n = add_fd(fds, n, p->readback_fd);
+    n = add_fd(fds, n, journal_in(p, s));
+    n = add_fd(fds, n, p->journal_fd[s]);
     for (uint32_t i = 0; i < gguf_n_files(p->file); i++) n = add_fd(fds, n, gguf_fd(p->file, i));
     t->start_ns = now_ns();
+    if (t->epoch == 1) t->first_start_ns = t->start_ns;
     TRY(child_start(&t->process, argv, fds, n, e));
     t->pid = (int)t->process.pid;
+    rundir_note_process(&p->dir, t->process.pid);
     return ST_OK;
 }
 
 status launch_stages(pipeline *p, errmsg *e)
 {
-    for (uint32_t s = p->n_stages; s-- > 0;) TRY(spawn(p, s, e));
+    for (uint32_t s = p->n_stages; s-- > 0;) TRY(launch_one(p, s, e));
     return ST_OK;
 }
 
@@ -124,12 +139,8 @@ status launch_send(pipeline *p, uint32_t s, wire_kind kind, uint64_t seq, const 
     memcpy(zmq_msg_data(&m), &h, sizeof h);
     if (body_bytes > 0) memcpy((char *)zmq_msg_data(&m) + sizeof h, body, body_bytes);
     if (zmq_msg_send(&m, p->stage[s].socket, ZMQ_DONTWAIT) < 0) {
-        int error = zmq_errno();
         zmq_msg_close(&m);
-        /* It has no peer any more, most likely: the cause is worth the wait. */
-        if (kind != WIRE_STOP && child_wait(&p->stage[s].process, LOST_WAIT_MS))
-            return supervise_lost(p, s, e);
-        return errmsg_set(e, ST_STAGE_LOST, "stage %u takes no messages: %s", s, zmq_strerror(error));
+        p->stage[s].mute = true; /* it has no peer any more, most likely */
     }
     return ST_OK;
 }
@@ -147,6 +158,7 @@ status launch_config(pipeline *p, uint32_t s, errmsg *e)
     wire_config c = {.stage_i = s,
                      .n_stages = p->n_stages,
                      .epoch = p->stage[s].epoch,
+                     .edge_epoch = p->edge_epoch,
                      .n_layers = p->model->n_layers,
                      .layer_begin = sp->layer_begin,
                      .layer_end = sp->layer_end,
@@ -165,6 +177,8 @@ status launch_config(pipeline *p, uint32_t s, errmsg *e)
                      .readback_fd = p->readback_fd,
                      .in_fd = boundary_in(p, s),
                      .out_fd = boundary_out(p, s),
+                     .journal_in_fd = journal_in(p, s),
+                     .journal_out_fd = p->journal_fd[s],
                      .n_model_fds = gguf_n_files(p->file),
                      .transport = p->doors.transport,
                      .signal = p->doors.signal,
@@ -185,12 +199,22 @@ void launch_stop(pipeline *p)
         stage_slot *t = &p->stage[s];
         if (t->process.pid == 0) continue;
         errmsg ignored = {0};
-        if (launch_send(p, s, WIRE_STOP, 0, NULL, 0, &ignored) != ST_OK) continue;
+        if (launch_send(p, s, WIRE_STOP, 0, NULL, 0, &ignored) != ST_OK || t->mute) continue;
         uint64_t now = now_ns();
         uint64_t left_ms = now < deadline ? (deadline - now) / NS_PER_MS : 0;
         child_wait(&t->process, (uint32_t)(left_ms / (p->n_stages - s)));
     }
     for (uint32_t s = 0; s < p->n_stages; s++) child_destroy(&p->stage[s].process);
+}
+
+void launch_reaped(pipeline *p, uint32_t s)
+{
+    stage_slot *t = &p->stage[s];
+    child_destroy(&t->process);
+    if (t->socket != NULL) zmq_close(t->socket);
+    t->socket = NULL;
+    unlink(t->endpoint + strlen("ipc://")); /* which zeromq would only leave to the run's end */
+    run_block_forget(p->block, s);
 }
 
 static void close_fd(int *fd)
@@ -206,6 +230,7 @@ void launch_release(pipeline *p)
         if (p->stage[s].socket != NULL) zmq_close(p->stage[s].socket);
         p->stage[s].socket = NULL;
         close_fd(&p->boundary_fd[s]);
+        close_fd(&p->journal_fd[s]);
     }
     if (p->status_socket != NULL) zmq_close(p->status_socket);
     if (p->zmq != NULL) zmq_ctx_term(p->zmq);

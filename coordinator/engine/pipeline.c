@@ -18,13 +18,16 @@
 
 #define START_TIMEOUT_MS 30000u
 #define HANG_TIMEOUT_MS 5000u
+#define RESTART_WINDOW_MS 60000u
 
 pipeline_options pipeline_options_default(const char *model_path, const doors *d)
 {
     return (pipeline_options){.model_path = model_path,
                               .doors = d,
                               .start_timeout_ms = START_TIMEOUT_MS,
-                              .hang_timeout_ms = HANG_TIMEOUT_MS};
+                              .hang_timeout_ms = HANG_TIMEOUT_MS,
+                              .restarts = RESTARTS_DEFAULT,
+                              .restart_window_ms = RESTART_WINDOW_MS};
 }
 
 static status find_stage_program(pipeline *p, errmsg *e)
@@ -79,9 +82,13 @@ static status make_books(pipeline *p, errmsg *e)
     p->frame = aligned_alloc(16, p->frame_bytes);
     p->branch_used = calloc(p->plan.n_sessions, sizeof *p->branch_used);
     p->branch_generation = calloc(p->plan.n_sessions, sizeof *p->branch_generation);
-    if (p->frame == NULL || p->branch_used == NULL || p->branch_generation == NULL)
+    p->sessions = calloc(p->plan.n_sessions, sizeof *p->sessions);
+    if (p->frame == NULL || p->branch_used == NULL || p->branch_generation == NULL ||
+        p->sessions == NULL)
         return errmsg_set(e, ST_RESOURCES, "no memory for the coordinator's books");
     TRY(kvbooks_open(p, e));
+    TRY(mirror_open(&p->mirror, &p->plan, p->n_pools, e));
+    TRY(replay_prepare(p, e));
     TRY(schedule_prepare(p, e));
     p->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (p->wake_fd < 0) return errmsg_set(e, ST_RESOURCES, "eventfd: %s", strerror(errno));
@@ -94,9 +101,12 @@ static void release(pipeline *p)
     launch_release(p);
     schedule_release(p);
     kvbooks_close(p);
+    mirror_close(&p->mirror);
+    replay_release(p);
     if (p->wake_fd >= 0) close(p->wake_fd);
     free(p->frame);
     free(p->branch_used);
+    free(p->sessions);
     free(p->branch_generation);
     free(p->model);
     free(p->model_path);
@@ -118,11 +128,15 @@ static pipeline *make_empty(const pipeline_options *o, const volatile int *inter
     p->step_doors = p->doors.step;
     if (p->o.start_timeout_ms == 0) p->o.start_timeout_ms = START_TIMEOUT_MS;
     if (p->o.hang_timeout_ms == 0) p->o.hang_timeout_ms = HANG_TIMEOUT_MS;
+    if (p->o.restart_window_ms == 0) p->o.restart_window_ms = RESTART_WINDOW_MS;
+    if (p->o.restarts == 0) p->o.plan.journal_bytes = 0; /* nobody would read them */
+    if (p->o.restarts > RESTARTS_MAX) p->o.restarts = RESTARTS_MAX;
+    p->edge_epoch = 1;
     p->interrupt = interrupt;
     p->dir.lock_fd = p->wake_fd = p->run_block_fd = p->readback_fd = -1;
     p->death_pipe[0] = p->death_pipe[1] = -1;
     for (uint32_t s = 0; s < STAGES_MAX; s++) {
-        p->boundary_fd[s] = -1;
+        p->boundary_fd[s] = p->journal_fd[s] = -1;
         p->stage[s].process.pidfd = -1;
     }
     return p;
@@ -218,6 +232,31 @@ void pipeline_drafts(const pipeline *p, draft_counts *out)
     pthread_mutex_t *lock = (pthread_mutex_t *)&p->lock;
     pthread_mutex_lock(lock);
     *out = p->verify.counts;
+    pthread_mutex_unlock(lock);
+}
+
+uint64_t pipeline_recoveries(const pipeline *p, uint64_t from, recovery_record *out, uint32_t max)
+{
+    pthread_mutex_t *lock = (pthread_mutex_t *)&p->lock;
+    pthread_mutex_lock(lock);
+    uint64_t n = p->n_records;
+    for (uint64_t i = from; i < n && i - from < max; i++)
+        if (n - i <= RECOVERIES_KEPT) out[i - from] = p->record[i % RECOVERIES_KEPT];
+    pthread_mutex_unlock(lock);
+    return n;
+}
+
+void pipeline_schedule(const pipeline *p, schedule_snapshot *out)
+{
+    pthread_mutex_t *lock = (pthread_mutex_t *)&p->lock;
+    pthread_mutex_lock(lock);
+    *out = (schedule_snapshot){.n_shared_rows = p->n_shared_rows,
+                               .n_pauses = p->n_pauses,
+                               .n_restored_rows = p->n_restored_rows,
+                               .n_sessions = p->n_sessions,
+                               .n_blocks_used = p->pool[KV_CLASS_GLOBAL].n_used,
+                               .n_blocks_cached = p->prefixes.n_entries};
+    for (const session *s = p->waiting; s != NULL; s = s->waiting_next) out->n_waiting++;
     pthread_mutex_unlock(lock);
 }
 

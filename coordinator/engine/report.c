@@ -3,6 +3,7 @@
 #include "common/clock.h"
 
 #include <jansson.h>
+#include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -15,6 +16,8 @@ static const char *phase_word(engine_phase phase)
         return "probing";
     case PHASE_READY:
         return "ready";
+    case PHASE_RECOVERING:
+        return "recovering";
     case PHASE_STOPPING:
         return "stopping";
     case PHASE_DEAD:
@@ -64,19 +67,36 @@ void report_stage(const pipeline *p, uint32_t stage_i, stage_snapshot *out)
     memcpy(out->device, t->facts.device_name, sizeof out->device);
     memcpy(out->transport, t->met.transport, sizeof out->transport);
     memcpy(out->signal, t->met.signal, sizeof out->signal);
+    out->n_lost = t->n_lost;
+    out->replacing = t->state != SLOT_RUNNING;
+    snprintf(out->last_fault, sizeof out->last_fault, "%s", t->why.text);
+}
+
+/* A message may quote a path of any bytes; null: there is none. */
+static json_t *text_json(const char *text)
+{
+    json_t *v = *text != '\0' ? json_string(text) : json_null();
+    return v != NULL ? v : json_string("(not text)");
+}
+
+static const char *stage_word(const pipeline *p, uint32_t s, uint32_t state)
+{
+    slot_state slot = p->stage[s].state;
+    bool gone = p->phase == PHASE_DEAD || slot == SLOT_LOST || slot == SLOT_PAUSED;
+    return gone ? "lost" : stage_state_word(state);
 }
 
 static json_t *stage_json(const pipeline *p, uint32_t s)
 {
     stage_snapshot t;
     report_stage(p, s, &t);
-    double since_ns = (double)(now_ns() - p->stage[s].start_ns);
+    double since_ns = (double)(now_ns() - p->stage[s].first_start_ns);
     double busy = since_ns > 0 ? (double)t.busy_ns / since_ns : 0;
-    return json_pack("{s:i, s:i, s:s, s:s, s:i, s:[i,i], s:i, s:I, s:I, s:f, s:f, s:I, s:I, s:I, s:I}",
+    return json_pack("{s:i, s:i, s:s, s:s, s:i, s:[i,i], s:i, s:o, s:I, s:I, s:f, s:f, s:I, s:I, s:I, s:I}",
                      "stage", (int)s, "pid", t.pid, "device", t.device, "state",
-                     p->phase == PHASE_DEAD ? "lost" : stage_state_word(t.state), "epoch", (int)t.epoch,
+                     stage_word(p, s, t.state), "epoch", (int)t.epoch,
                      "layers", (int)p->plan.stage[s].layer_begin, (int)p->plan.stage[s].layer_end,
-                     "restarts", (int)t.epoch - 1, "steps", (json_int_t)t.n_steps, "rows",
+                     "restarts", (int)t.epoch - 1, "last_fault", text_json(t.last_fault), "steps", (json_int_t)t.n_steps, "rows",
                      (json_int_t)t.n_rows, "busy", busy, "idle", 1 - busy, "overlaps",
                      (json_int_t)t.n_overlaps, "weights_bytes", (json_int_t)t.weights_bytes, "kv_bytes",
                      (json_int_t)t.kv_bytes, "scratch_bytes", (json_int_t)t.scratch_bytes);
@@ -94,6 +114,17 @@ static json_t *boundary_json(const pipeline *p, uint32_t s)
                      (json_int_t)tx.tx_crossings[0], (json_int_t)tx.tx_crossings[1]);
 }
 
+/* What the journals hold; null: none are kept. */
+static json_t *journal_json(const pipeline *p)
+{
+    const kvpool *pool = &p->pool[KV_CLASS_GLOBAL];
+    uint32_t n_used = 0;
+    if (p->plan.n_journal_blocks == 0) return json_null();
+    for (uint32_t i = 0; i < p->plan.n_journal_blocks; i++) n_used += pool->refs[i] > 0;
+    return json_pack("{s:I, s:i, s:i}", "bytes", (json_int_t)p->plan.journal_bytes, "blocks",
+                     (int)p->plan.n_journal_blocks, "blocks_used", (int)n_used);
+}
+
 char *report_json(const pipeline *p)
 {
     json_t *stages = json_array(), *boundaries = json_array();
@@ -102,11 +133,14 @@ char *report_json(const pipeline *p)
         if (p->n_stages > 1) json_array_append_new(boundaries, boundary_json(p, s));
     }
     json_t *root = json_pack(
-        "{s:i, s:s, s:s, s:i, s:o, s:o, s:i, s:i, s:i, s:i}", "pid", (int)getpid(), "model",
-        p->o.model_path, "state", phase_word(p->phase), "n_stages", (int)p->n_stages, "stages", stages,
-        "boundaries", boundaries, "sessions", (int)p->n_sessions, "kv_blocks_used",
-        (int)p->pool[KV_CLASS_GLOBAL].n_used, "kv_blocks",
-        (int)p->pool[KV_CLASS_GLOBAL].n_blocks, "steps_in_flight", (int)p->n_flights);
+        "{s:i, s:s, s:s, s:i, s:i, s:o, s:o, s:i, s:i, s:i, s:i, s:I, s:I, s:o, s:i}", "pid",
+        (int)getpid(), "model", p->o.model_path, "state", phase_word(p->phase), "n_stages",
+        (int)p->n_stages, "boundary_epoch", (int)p->edge_epoch, "stages", stages, "boundaries",
+        boundaries, "sessions", (int)p->n_sessions, "kv_blocks_used",
+        (int)p->pool[KV_CLASS_GLOBAL].n_used, "kv_blocks", (int)p->pool[KV_CLASS_GLOBAL].n_blocks,
+        "kv_blocks_cached", (int)p->prefixes.n_entries, "pauses", (json_int_t)p->n_pauses,
+        "shared_rows", (json_int_t)p->n_shared_rows, "journal", journal_json(p), "steps_in_flight",
+        (int)p->n_flights);
     if (root != NULL && p->failure.code != ST_OK)
         json_object_set_new(root, "failure", json_string_nocheck(p->failure.text));
     char *text = root != NULL ? json_dumps(root, JSON_COMPACT) : NULL;

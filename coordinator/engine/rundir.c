@@ -1,8 +1,11 @@
 #include "coordinator/engine/rundir.h"
 
+#include "coordinator/engine/leftovers.h"
+
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -80,12 +83,22 @@ static int lock_of(const char *dir, bool *none)
     return -1;
 }
 
+/* "p123": a process that the run started. When it is gone for good, so is what it left. */
+static void clean_up_behind(const char *name)
+{
+    unsigned pid;
+    int end = 0;
+    if (sscanf(name, "p%u%n", &pid, &end) != 1 || name[end] != '\0') return;
+    if (kill((pid_t)pid, 0) != 0 && errno == ESRCH) leftovers_remove((pid_t)pid);
+}
+
 static void remove_dir(const char *dir)
 {
     DIR *d = opendir(dir);
     for (struct dirent *entry; d != NULL && (entry = readdir(d)) != NULL;) {
-        if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0)
-            unlinkat(dirfd(d), entry->d_name, 0);
+        if (strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0) continue;
+        clean_up_behind(entry->d_name);
+        unlinkat(dirfd(d), entry->d_name, 0);
     }
     if (d != NULL) closedir(d);
     rmdir(dir);
@@ -135,6 +148,14 @@ status rundir_open(rundir *out, const char *base_given, errmsg *e)
         return s;
     }
     return ST_OK;
+}
+
+void rundir_note_process(const rundir *r, pid_t pid)
+{
+    char path[RUNDIR_PATH_MAX + 16];
+    snprintf(path, sizeof path, "%s/p%d", r->path, (int)pid);
+    int fd = open(path, O_CREAT | O_EXCL | O_WRONLY | O_CLOEXEC | O_NOFOLLOW, 0600);
+    if (fd >= 0) close(fd);
 }
 
 void rundir_close(rundir *r)

@@ -2,14 +2,16 @@
  *
  * The base (--run-dir; default $XDG_RUNTIME_DIR/memra-pp, else /tmp/memra-pp-UID) is a directory of
  * ours: owned by this user, closed to others (made 0700 if absent). A run's own directory
- * base/run-PID-N holds a lock file, locked (flock) as long as the coordinator lives, and sockets.
- * Whatever lock can be had belongs to a dead run and is removed. */
+ * base/run-PID-N holds a lock file, locked (flock) as long as the coordinator lives, sockets, and an
+ * empty file per process that it started. Whatever lock can be had belongs to a dead run and is
+ * removed, with what its dead processes left in /dev/shm (leftovers.h). */
 #ifndef COORDINATOR_RUNDIR_H
 #define COORDINATOR_RUNDIR_H
 
 #include "common/status.h"
 
 #include <stdint.h>
+#include <sys/types.h>
 
 #define RUNDIR_PATH_MAX 95 /* so that "/s63.1000000" still fits a socket address (108 bytes) */
 
@@ -25,6 +27,9 @@ MUST_USE status rundir_base(char out[RUNDIR_PATH_MAX + 1], const char *base, err
  * not ours, open to others, not writable, path too long. */
 MUST_USE status rundir_open(rundir *out, const char *base, errmsg *e);
 void rundir_close(rundir *r);
+
+/* Remember that this run started the process. What cannot be written is not remembered. */
+void rundir_note_process(const rundir *r, pid_t pid);
 
 /* Call visit for each live run below base ("run-PID-N" directories whose lock is held). Returns their
  * number. No base directory: 0. */

@@ -12,8 +12,12 @@
 
 /* --- the list of sessions ---------------------------------------------------------------------------- */
 
-static void append_session(pipeline *p, session *s)
+void schedule_ready(pipeline *p, session *s)
 {
+    if (admission_wants(s)) {
+        admission_wait(p, s);
+        return;
+    }
     s->ready_next = NULL;
     if (p->ready_last != NULL)
         p->ready_last->ready_next = s;
@@ -22,7 +26,7 @@ static void append_session(pipeline *p, session *s)
     p->ready_last = s;
 }
 
-static void remove_session(pipeline *p, session *s)
+void schedule_unready(pipeline *p, session *s)
 {
     session *before = NULL;
     for (session *at = p->ready_first; at != s; at = at->ready_next) before = at;
@@ -38,14 +42,24 @@ void schedule_add(pipeline *p, request *r)
 {
     session *s = r->session;
     r->next = NULL;
-    if (s->first == NULL) {
-        s->first = r;
-        s->generating = r->generation != NULL;
-        append_session(p, s);
-    } else {
+    if (s->first != NULL) {
         s->last->next = r;
+        s->last = r;
+        return;
     }
-    s->last = r;
+    s->first = s->last = r;
+    s->generating = r->generation != NULL;
+    s->ticket = ++p->n_tickets;
+    schedule_ready(p, s);
+}
+
+void schedule_push(pipeline *p, request *r)
+{
+    session *s = r->session;
+    CHECK(s->waiting && s->first != NULL);
+    p->n_restored_rows += r->n_tokens - r->n_issued;
+    r->next = s->first;
+    s->first = r;
 }
 
 /* Its first request has no rows left to issue. */
@@ -53,12 +67,13 @@ static void remove_first(session *s)
 {
     s->first = s->first->next;
     if (s->first == NULL) s->last = NULL;
-    s->generating = false;
+    s->generating = s->first != NULL && s->first->generation != NULL;
 }
 
 static void finish(pipeline *p, request *r)
 {
     r->finished = true;
+    if (r->restores) return;
     r->session->n_queued--;
     pthread_cond_broadcast(&p->changed); /* somebody may wait for the session to be quiet */
     if (r->dropped) {
@@ -114,7 +129,7 @@ static void clear(flight *f)
 {
     f->seq = 0;
     f->prime = f->free_running = f->verify = false;
-    f->n_parts = f->n_rows = f->n_results = f->n_pieces = 0;
+    f->n_parts = f->n_rows = f->n_results = f->n_pieces = f->n_taken = 0;
     f->rounds = f->n_groups = 1;
     f->group_end[0] = 0;
     f->body_bytes = 0;
@@ -162,7 +177,7 @@ static void want_results(pipeline *p, flight *f, uint32_t part_i, uint64_t i, dr
         row->sampler_i = put_sampler(d, r->session);
     }
     if (logits) row->readback = r->deferred ? r->readback : p->free_readback[--p->n_free_readback];
-    f->result[f->n_results++] = (flight_result){row->readback, part_i, i};
+    f->result[f->n_results++] = (flight_result){row->readback, part_i, i, TOKEN_NONE};
 }
 
 static void put_generation(const flight_part *part, draft *d, wire_row *row)
@@ -277,7 +292,8 @@ static void issued(pipeline *p, const flight *f)
         request *r = part->r;
         session *s = r->session;
         r->n_steps++;
-        remove_session(p, s);
+        s->n_steps++;
+        schedule_unready(p, s);
         if (generates(f)) {
             s->position += f->verify ? part->n_rows : part->rounds;
             continue;
@@ -285,7 +301,7 @@ static void issued(pipeline *p, const flight *f)
         s->steps += part->n_rows;
         r->n_issued += part->n_rows;
         if (r->n_issued == r->n_tokens) remove_first(s);
-        if (s->first != NULL) append_session(p, s);
+        if (s->first != NULL) schedule_ready(p, s);
     }
 }
 
@@ -309,6 +325,7 @@ static status issue(pipeline *p, flight *f, errmsg *e)
 
 status schedule_issue(pipeline *p, errmsg *e)
 {
+    admission_run(p);
     while (p->n_flights < p->window) {
         flight *f = free_flight(p);
         CHECK(f != NULL);
@@ -318,6 +335,23 @@ status schedule_issue(pipeline *p, errmsg *e)
         TRY(issue(p, f, e));
     }
     return ST_OK;
+}
+
+status schedule_reissue(pipeline *p, errmsg *e)
+{
+    for (uint64_t last = 0;;) {
+        flight *next = NULL;
+        for (uint32_t i = 0; i < p->window; i++) {
+            flight *f = &p->flights[i];
+            if (f->seq > last && (next == NULL || f->seq < next->seq)) next = f;
+        }
+        if (next == NULL) return ST_OK;
+        last = next->seq;
+        next->n_pieces = 0;
+        next->issued_ns = now_ns();
+        for (uint32_t s = 0; s < p->n_stages; s++)
+            TRY(launch_send(p, s, WIRE_STEP, next->seq, next->body, next->body_bytes, e));
+    }
 }
 
 /* --- in ---------------------------------------------------------------------------------------------- */
@@ -361,24 +395,30 @@ static status ring_token(const pipeline *p, const flight *f, const session *s, u
     return check_token(p, s, *token, e);
 }
 
-static status take_row(pipeline *p, const flight *f, const flight_result *x, errmsg *e)
+/* A result, before anything of its step is taken: nothing is believed unseen. */
+static status check_row(const pipeline *p, const flight *f, flight_result *x, errmsg *e)
 {
-    request *r = f->part[x->part_i].r;
+    const request *r = f->part[x->part_i].r;
     const session *s = r->session;
     uint64_t position = r->first_position + x->row;
-    uint32_t n_vocab = p->results.n_vocab;
-    if (x->readback == WIRE_NONE) return ring_token(p, f, s, position, &r->next_token, e);
+    if (x->readback == WIRE_NONE) return ring_token(p, f, s, position, &x->token, e);
     readback_row *row = readback_row_at(&p->results, x->readback);
     uint64_t commit = atomic_load_explicit(&row->commit, memory_order_acquire);
+    x->token = row->token;
     TRY(check_result(p, f, s, position, commit, row->status, e));
-    if (r->want_sample && x->row + 1 == r->n_tokens) {
-        r->next_token = row->token;
-        TRY(check_token(p, s, r->next_token, e));
-    }
-    if (r->deferred) return ST_OK; /* its logits stay where they are until somebody asks */
-    memcpy(r->logits + x->row * n_vocab, row->logits, (size_t)n_vocab * sizeof(float));
+    bool drawn = r->want_sample && x->row + 1 == r->n_tokens;
+    return drawn ? check_token(p, s, x->token, e) : ST_OK;
+}
+
+static void take_row(pipeline *p, const flight *f, const flight_result *x)
+{
+    request *r = f->part[x->part_i].r;
+    size_t n_vocab = p->results.n_vocab;
+    if (r->want_sample && x->row + 1 == r->n_tokens) r->next_token = x->token;
+    if (x->readback == WIRE_NONE || r->deferred) return; /* logits stay until somebody asks */
+    memcpy(r->logits + x->row * n_vocab, readback_row_at(&p->results, x->readback)->logits,
+           n_vocab * sizeof(float));
     p->free_readback[p->n_free_readback++] = x->readback;
-    return ST_OK;
 }
 
 static uint32_t group_begin(const flight *f, uint32_t g)
@@ -386,38 +426,55 @@ static uint32_t group_begin(const flight *f, uint32_t g)
     return g == 0 ? 0 : f->group_end[g - 1];
 }
 
-/* The tokens of one group in one round. */
-static status take_tokens(pipeline *p, flight *f, uint32_t g, errmsg *e)
+/* The tokens of one group in one round: all are looked at before one is taken. */
+static status check_tokens(const pipeline *p, flight *f, uint32_t g, errmsg *e)
 {
     for (uint32_t k = group_begin(f, g); k < f->group_end[g]; k++) {
         flight_part *part = &f->part[k];
-        uint64_t position = part->first + part->n_drawn;
-        uint32_t token;
         if (part->dead) continue;
-        TRY(ring_token(p, f, part->r->session, position, &token, e));
-        part->n_drawn++;
-        part->dead = generation_drew(part->r->generation, position, token) ||
-                     part->n_drawn == part->rounds;
+        TRY(ring_token(p, f, part->r->session, part->first + part->n_drawn, &part->token, e));
     }
     return ST_OK;
 }
 
-/* Tokens of a step that verified: all up to the first draft that was not drawn. */
-static status take_drafts(pipeline *p, flight *f, errmsg *e)
+static void take_tokens(flight *f, uint32_t g)
+{
+    for (uint32_t k = group_begin(f, g); k < f->group_end[g]; k++) {
+        flight_part *part = &f->part[k];
+        if (part->dead) continue;
+        uint64_t position = part->first + part->n_drawn++;
+        part->dead = generation_drew(part->r->generation, position, part->token) ||
+                     part->n_drawn == part->rounds;
+    }
+}
+
+/* Tokens of a step that verified: all up to the first draft that was not drawn, looked at first. */
+static status check_drafts(const pipeline *p, const flight *f, errmsg *e)
+{
+    for (uint32_t k = 0; k < f->n_parts; k++) {
+        const flight_part *part = &f->part[k];
+        const generation *g = part->r->generation;
+        bool right = true;
+        for (uint32_t i = 0; i < part->n_rows && right; i++) {
+            uint32_t *token = &f->part[k].drawn[i];
+            TRY(ring_token(p, f, part->r->session, part->first + i, token, e));
+            right = i + 1 < part->n_rows && *token == g->draft[i];
+        }
+    }
+    return ST_OK;
+}
+
+static void take_drafts(flight *f)
 {
     for (uint32_t k = 0; k < f->n_parts; k++) {
         flight_part *part = &f->part[k];
         generation *g = part->r->generation;
         while (!part->dead) {
-            uint64_t position = part->first + part->n_drawn;
-            uint32_t token, next = part->n_drawn;
-            TRY(ring_token(p, f, part->r->session, position, &token, e));
-            part->n_drawn++;
-            part->dead = generation_drew(g, position, token) || part->n_drawn == part->n_rows ||
-                         token != g->draft[next];
+            uint32_t i = part->n_drawn++;
+            part->dead = generation_drew(g, part->first + i, part->drawn[i]) ||
+                         part->n_drawn == part->n_rows || part->drawn[i] != g->draft[i];
         }
     }
-    return ST_OK;
 }
 
 static uint32_t n_expected(const flight *f, uint32_t g)
@@ -437,7 +494,7 @@ static status land_generation(pipeline *p, flight_part *part, errmsg *e)
     s->steps += part->n_drawn;
     TRY(generation_landed(part->r->generation, part->first, part->n_drawn, &ended, e));
     if (!ended) {
-        append_session(p, s);
+        schedule_ready(p, s);
         return ST_OK;
     }
     remove_first(s);
@@ -445,21 +502,38 @@ static status land_generation(pipeline *p, flight_part *part, errmsg *e)
     return ST_OK;
 }
 
+/* All stages have applied it: its operations, its rows, and what generations drew and applied. */
+static void mirror_flight(pipeline *p, const flight *f)
+{
+    step_view v = wire_step_body_view(f->body);
+    mirror_step(&p->mirror, f->seq, v.kv_ops, v.step->n_kv_ops, v.rows, v.step->n_rows);
+    for (uint32_t k = 0; f->free_running && k < f->n_parts; k++) {
+        const flight_part *part = &f->part[k];
+        const generation *g = part->r->generation;
+        const uint32_t *drawn = g->tokens + (g->n_drawn - part->n_drawn);
+        for (uint32_t i = 1; i < part->n_drawn; i++)
+            mirror_row(&p->mirror, part->r->session->branch, (uint32_t)part->first + i, drawn[i - 1]);
+    }
+}
+
 /* Every row of it is back. */
 static status land(pipeline *p, flight *f, errmsg *e)
 {
+    mirror_flight(p, f);
     f->seq = 0;
     p->n_flights--;
     if (f->free_running) p->round_ns = (now_ns() - f->issued_ns) / f->rounds;
     if (generates(f)) verify_landed(p, f);
     for (uint32_t k = 0; k < f->n_parts; k++) {
         request *r = f->part[k].r;
+        r->session->n_steps--;
         if (generates(f)) {
             TRY(land_generation(p, &f->part[k], e));
             continue;
         }
         r->n_done += f->part[k].n_rows;
         r->n_steps--;
+        kvbooks_offer(r->session, r->first_position + r->n_done);
         if (r->n_done == r->n_tokens) finish(p, r);
     }
     return ST_OK;
@@ -472,25 +546,34 @@ status schedule_result(pipeline *p, uint64_t seq, const wire_result *result, err
         if (p->flights[i].seq == seq && seq != 0) f = &p->flights[i];
     uint32_t round = f != NULL ? f->n_pieces / f->n_groups : 0;
     uint32_t g = f != NULL ? f->n_pieces % f->n_groups : 0;
+    bool again = f != NULL && f->n_pieces < f->n_taken; /* it came before a stage was lost */
     if (f == NULL || result->round != round || result->group != g ||
-        result->n_rows != n_expected(f, g)) {
+        (!again && result->n_rows != n_expected(f, g))) {
         return errmsg_set(e, ST_PROTOCOL,
                           "stage %u: result of step %llu, round %u, group %u, with %u rows was not "
                           "asked for",
                           p->n_stages - 1, (unsigned long long)seq, result->round, result->group,
                           result->n_rows);
     }
-    if (f->free_running) TRY(take_tokens(p, f, g, e));
-    if (f->verify) TRY(take_drafts(p, f, e));
-    for (uint32_t i = 0; i < f->n_results; i++) TRY(take_row(p, f, &f->result[i], e));
-    if (++f->n_pieces < f->rounds * f->n_groups) return ST_OK;
-    return land(p, f, e);
+    f->n_pieces++;
+    if (again) return ST_OK;
+    if (f->free_running) TRY(check_tokens(p, f, g, e));
+    if (f->verify) TRY(check_drafts(p, f, e));
+    for (uint32_t i = 0; i < f->n_results; i++) TRY(check_row(p, f, &f->result[i], e));
+    if (f->free_running) take_tokens(f, g);
+    if (f->verify) take_drafts(f);
+    for (uint32_t i = 0; i < f->n_results; i++) take_row(p, f, &f->result[i]);
+    f->n_taken = f->n_pieces;
+    return f->n_taken == f->rounds * f->n_groups ? land(p, f, e) : ST_OK;
 }
 
 void schedule_withdraw(pipeline *p, generation *g)
 {
     session *s = g->r.session;
-    remove_session(p, s);
+    if (s->waiting)
+        admission_leave(p, s);
+    else
+        schedule_unready(p, s);
     remove_first(s);
     finish(p, &g->r);
 }
@@ -510,9 +593,12 @@ void schedule_end_all(pipeline *p)
         }
         f->seq = 0;
     }
-    while (p->ready_first != NULL) {
-        session *s = p->ready_first;
-        remove_session(p, s);
+    while (p->ready_first != NULL || p->waiting != NULL) {
+        session *s = p->ready_first != NULL ? p->ready_first : p->waiting;
+        if (s->waiting)
+            admission_leave(p, s);
+        else
+            schedule_unready(p, s);
         while (s->first != NULL) {
             request *r = s->first;
             remove_first(s);

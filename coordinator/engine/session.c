@@ -7,17 +7,54 @@
 
 status session_serves(const pipeline *p, errmsg *e)
 {
-    if (p->phase == PHASE_READY) return ST_OK;
+    if (p->phase == PHASE_READY || p->phase == PHASE_RECOVERING) return ST_OK;
     if (p->failure.code == ST_OK) return errmsg_set(e, ST_CLOSED, "the pipeline is closed");
     return errmsg_set(e, p->failure.code, "%s", p->failure.text);
 }
 
 /* --- open, fork, truncate, drop ---------------------------------------------------------------------- */
 
-static status make_session(pipeline *p, const sampler_params *sampler, session **out, errmsg *e)
+/* A caller that waits for a free session; on its stack. */
+typedef struct opening {
+    struct opening *next;
+    int32_t priority;
+    uint64_t ticket;
+} opening;
+
+static uint32_t free_branch(const pipeline *p)
 {
     uint32_t branch = 0;
     while (branch < p->plan.n_sessions && p->branch_used[branch]) branch++;
+    return branch;
+}
+
+static bool is_next(const pipeline *p, const opening *o)
+{
+    for (const opening *x = p->openings; x != NULL; x = x->next) {
+        if (x->priority > o->priority || (x->priority == o->priority && x->ticket < o->ticket))
+            return false;
+    }
+    return true;
+}
+
+/* Until there is a free session and nobody who waits comes before. Lock held. */
+static status wait_for_session(pipeline *p, int32_t priority, errmsg *e)
+{
+    opening o = {.next = p->openings, .priority = priority, .ticket = ++p->n_tickets};
+    status s;
+    p->openings = &o;
+    while ((s = session_serves(p, e)) == ST_OK && (free_branch(p) == p->plan.n_sessions || !is_next(p, &o)))
+        pthread_cond_wait(&p->changed, &p->lock);
+    opening **at = &p->openings;
+    while (*at != &o) at = &(*at)->next;
+    *at = o.next;
+    pthread_cond_broadcast(&p->changed); /* another may be next now */
+    return s;
+}
+
+static status make_session(pipeline *p, const session_options *o, session **out, errmsg *e)
+{
+    uint32_t branch = free_branch(p);
     if (branch == p->plan.n_sessions) {
         return errmsg_set(e, ST_RESOURCES, "%u sessions are open, as many as planned (--sessions)",
                           p->plan.n_sessions);
@@ -32,8 +69,12 @@ static status make_session(pipeline *p, const sampler_params *sampler, session *
     s->branch = branch;
     s->generation = ++p->branch_generation[branch];
     s->id = ++p->next_session_id;
-    s->sampler = *sampler;
+    s->sampler = o->sampler;
+    s->priority = o->priority;
+    s->wait = o->wait;
+    s->share = o->share;
     p->branch_used[branch] = true;
+    p->sessions[branch] = s;
     p->n_sessions++;
     *out = s;
     return ST_OK;
@@ -42,22 +83,37 @@ static status make_session(pipeline *p, const sampler_params *sampler, session *
 static void free_session(session *s, bool branch_free)
 {
     s->p->branch_used[s->branch] = !branch_free;
+    s->p->sessions[s->branch] = NULL;
     s->p->n_sessions--;
+    pthread_cond_broadcast(&s->p->changed); /* somebody may wait for a free one */
     kvbooks_free(s);
     free(s);
 }
 
-status session_open(pipeline *p, const sampler_params *sampler, session **out, errmsg *e)
+session_options session_options_default(void)
+{
+    return (session_options){.sampler = sampler_default()};
+}
+
+status session_open_with(pipeline *p, const session_options *o, session **out, errmsg *e)
 {
     *out = NULL;
-    TRY(sampler_valid(sampler, e));
+    TRY(sampler_valid(&o->sampler, e));
     pthread_mutex_lock(&p->lock);
     status s = session_serves(p, e);
+    if (s == ST_OK && o->wait) s = wait_for_session(p, o->priority, e);
     if (s == ST_OK) s = kvbooks_room(p, 1, e);
-    if (s == ST_OK) s = make_session(p, sampler, out, e);
+    if (s == ST_OK) s = make_session(p, o, out, e);
     if (s == ST_OK) kvbooks_put(*out, KV_OPEN, KV_CLASS_GLOBAL, 0, 0, 0);
     pthread_mutex_unlock(&p->lock);
     return s;
+}
+
+status session_open(pipeline *p, const sampler_params *sampler, session **out, errmsg *e)
+{
+    session_options o = session_options_default();
+    o.sampler = *sampler;
+    return session_open_with(p, &o, out, e);
 }
 
 /* Until everything the session asked for is done or the pipeline is dead. */
@@ -70,14 +126,17 @@ static status fork_locked(session *s, session **out, errmsg *e)
 {
     pipeline *p = s->p;
     TRY(session_serves(p, e));
-    TRY(kvbooks_can_fork(s, e));
+    const session_options o = {s->sampler, s->priority, s->wait, s->share};
+    if (!s->paused) TRY(kvbooks_can_fork(s, e));
     TRY(kvbooks_room(p, 1 + KVBOOKS_FORK_OPS, e));
-    TRY(make_session(p, &s->sampler, out, e));
+    TRY(make_session(p, &o, out, e));
     session *f = *out;
     f->position = s->position;
     f->steps = s->steps;
+    f->paused = s->paused;
+    memcpy(f->tokens, s->tokens, s->position * sizeof *f->tokens);
     kvbooks_put(f, KV_OPEN, KV_CLASS_GLOBAL, 0, 0, 0);
-    kvbooks_fork(s, f);
+    if (!s->paused) kvbooks_fork(s, f);
     return ST_OK;
 }
 
@@ -148,11 +207,12 @@ static status submit(session *s, request *r, errmsg *e)
                           (unsigned long long)r->n_tokens, p->plan.n_ctx,
                           (unsigned long long)s->position);
     }
-    TRY(kvbooks_reserve(s, r->n_tokens, e));
     memmove(&s->tokens[s->position], r->tokens, r->n_tokens * sizeof *r->tokens);
     r->session = s;
     r->first_position = s->position;
+    TRY(admission_reserve(s, r, &r->unreserved, e));
     r->next_token = TOKEN_NONE;
+    s->used = ++p->n_uses;
     s->position += r->n_tokens;
     s->n_queued++;
     pthread_cond_init(&r->done, NULL);
@@ -207,8 +267,9 @@ status session_step(session *s, uint32_t token, float *logits, uint32_t *next, e
 
 static status cut(session *s, uint64_t n, errmsg *e)
 {
-    TRY(kvbooks_truncate(s, n, e));
+    if (!s->paused) TRY(kvbooks_truncate(s, n, e));
     s->position = n;
+    s->paused = s->paused && n > 0;
     return ST_OK;
 }
 
@@ -233,7 +294,8 @@ status session_truncate(session *s, uint64_t n, errmsg *e)
         st = errmsg_set(e, ST_USAGE, "cannot truncate a session of %llu positions to %llu",
                         (unsigned long long)s->position, (unsigned long long)n);
     }
-    if (st == ST_OK) st = kvbooks_window_gone(s, n) ? prime_again(s, n, e) : cut(s, n, e);
+    bool gone = !s->paused && kvbooks_window_gone(s, n);
+    if (st == ST_OK) st = gone ? prime_again(s, n, e) : cut(s, n, e);
     pthread_mutex_unlock(&p->lock);
     return st;
 }

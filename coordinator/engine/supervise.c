@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #define SIGNAL_GRACE_MS 400
+#define MUTE_WAIT_MS 200u /* for the end of a stage that takes no messages */
 
 static uint64_t weight_count(const layer_desc *l)
 {
@@ -29,7 +30,7 @@ static uint64_t weight_count(const layer_desc *l)
 
 static uint64_t piece_ns(const pipeline *p)
 {
-    uint64_t rows = 1;
+    uint64_t rows = p->phase == PHASE_RECOVERING ? p->plan.rows_max : 1;
     for (uint32_t i = 0; i < p->window; i++)
         if (p->flights[i].seq != 0 && p->flights[i].n_rows > rows) rows = p->flights[i].n_rows;
     const model_desc *m = p->model;
@@ -40,12 +41,15 @@ static uint64_t piece_ns(const pipeline *p)
 
 static const char *phase_words(const pipeline *p, uint32_t s)
 {
+    if (p->stage[s].state == SLOT_LOADING) return "while loading, as a replacement";
+    if (p->phase == PHASE_RECOVERING) return "while another was replaced";
     if (p->phase == PHASE_STARTING) return p->stage[s].loaded ? "after loading" : "while loading";
     if (p->phase == PHASE_PROBING) return "in the byte probe";
     return p->n_flights > 0 ? "in a step" : "idle";
 }
 
-status supervise_lost(pipeline *p, uint32_t s, errmsg *e)
+/* How stage s, which is reaped, was lost. */
+static status lost(pipeline *p, uint32_t s, errmsg *e)
 {
     stage_slot *t = &p->stage[s];
     int w = t->process.wait_status;
@@ -78,11 +82,37 @@ static uint64_t stood_still(uint64_t now_value, uint64_t *seen, uint64_t *still_
     return *still_ns;
 }
 
+/* The last stage has a step in hand until its result is here. */
+static bool in_a_step(const pipeline *p, uint32_t s, const stage_words *w)
+{
+    if (s + 1 == p->n_stages) return p->n_flights > 0;
+    uint64_t done = atomic_load_explicit(&w->step_done, memory_order_acquire);
+    for (uint32_t i = 0; i < p->window; i++)
+        if (p->flights[i].seq > done) return true;
+    return false;
+}
+
 static bool has_work(const pipeline *p, uint32_t s, const stage_words *w)
 {
-    if (p->phase == PHASE_STARTING) return !p->stage[s].loaded;
-    if (p->phase == PHASE_PROBING) return !p->stage[s].probed;
-    return atomic_load_explicit(&w->step_done, memory_order_acquire) + 1 < p->next_seq;
+    const stage_slot *t = &p->stage[s];
+    switch (t->state) {
+    case SLOT_LOST:
+    case SLOT_PAUSED:
+    case SLOT_QUIET:
+        return false;
+    case SLOT_LOADING:
+        return !t->loaded;
+    case SLOT_QUIESCING:
+        return true;
+    case SLOT_ATTACHED:
+        return !t->probed || (p->replay.begun && (p->replay.through || t->empty) &&
+                             t->n_replayed < p->replay.n_sent);
+    case SLOT_RUNNING:
+        break;
+    }
+    if (p->phase == PHASE_STARTING) return !t->loaded;
+    if (p->phase == PHASE_PROBING) return !t->probed;
+    return in_a_step(p, s, w);
 }
 
 /* One line about stage s that stands still. */
@@ -106,7 +136,7 @@ static status moving(pipeline *p, uint32_t s, uint64_t elapsed_ns, errmsg *e)
 {
     stage_slot *t = &p->stage[s];
     const stage_words *w = &p->block->stage[s];
-    bool starting = p->phase == PHASE_STARTING;
+    bool starting = p->phase == PHASE_STARTING || t->state == SLOT_LOADING;
     uint64_t hang_ns = p->o.hang_timeout_ms * NS_PER_MS;
     uint64_t limit_ns = starting ? p->o.start_timeout_ms * NS_PER_MS : hang_ns + piece_ns(p);
 
@@ -126,10 +156,14 @@ static status moving(pipeline *p, uint32_t s, uint64_t elapsed_ns, errmsg *e)
     return ST_OK;
 }
 
-status supervise(pipeline *p, uint64_t elapsed_ns, errmsg *e)
+status supervise(pipeline *p, uint32_t s, uint64_t elapsed_ns, errmsg *e)
 {
-    for (uint32_t s = 0; s < p->n_stages; s++)
-        if (child_reap(&p->stage[s].process)) return supervise_lost(p, s, e);
-    for (uint32_t s = 0; s < p->n_stages; s++) TRY(moving(p, s, elapsed_ns, e));
-    return ST_OK;
+    stage_slot *t = &p->stage[s];
+    if (t->process.pid == 0 || t->state == SLOT_LOST) return ST_OK;
+    if (child_reap(&t->process) || (t->mute && child_wait(&t->process, MUTE_WAIT_MS)))
+        return lost(p, s, e);
+    if (t->mute) {
+        return errmsg_set(e, ST_STAGE_LOST, "stage %u (pid %d) takes no messages", s, t->pid);
+    }
+    return elapsed_ns > 0 ? moving(p, s, elapsed_ns, e) : ST_OK;
 }

@@ -39,6 +39,7 @@ typedef struct {
     bool canary;
     uint32_t n_prompt, n_decode; /* tokens */
     uint64_t seed;               /* of the prompt's random ids and of sampling */
+    uint32_t n_kills;            /* recovery: over all numbers of stages */
     gate_report *report;
 } gate_context;
 
@@ -64,5 +65,6 @@ MUST_USE status gate_batch(const gate_context *g, errmsg *e);
 MUST_USE status gate_spec(const gate_context *g, errmsg *e);
 MUST_USE status gate_prime(const gate_context *g, errmsg *e);
 MUST_USE status gate_transport(const gate_context *g, errmsg *e);
+MUST_USE status gate_recovery(const gate_context *g, errmsg *e);
 
 #endif

@@ -18,6 +18,7 @@ typedef struct {
     signal_kind signal;
     uint32_t n_chunk;    /* rows of the largest step; 0: the gate's prompt */
     uint32_t n_sessions; /* 0: one */
+    uint32_t restarts;   /* of a stage; 0: a lost stage is the arm's red */
 } gate_setup;
 
 #define GATE_CUTS_ALL_MAX    64u /* --stages N: all cuts of N while there are so few */

@@ -1,7 +1,6 @@
 /* The cpu table: device, memory, queue and events. The ops are in ops.c and kv.c. */
 #include "kernels/cpu/device.h"
 
-#include "kernels/cpu/fixed.h"
 #include "kernels/cpu/memory.h"
 
 #include <stdio.h>

@@ -25,9 +25,10 @@
  * Where an instruction set multiplies unsigned bytes it takes q + quant_offset(type) and subtracts
  * quant_offset(type) S afterwards.
  *
- * A row in fixed point is fixed_row_bytes long: v in an order of the instruction set's own, 2 bytes
- * each; then a word for each group: (float)S, or, for a type without a minimum, the integer
- * quant_offset(type) S; then the blocks' scales. Rows are made for one type of weights. */
+ * In memory, rows lie block by block: of each block all rows, one unit of memory each: 2 bytes a
+ * value, in an order of the instruction set's own; at FIXED_SUMS_AT a word for each group: (float)S,
+ * or, for a type without a minimum, the integer quant_offset(type) S; then s. Rows are made for one
+ * type of weights. */
 #ifndef KERNELS_CPU_FIXED_H
 #define KERNELS_CPU_FIXED_H
 
@@ -38,10 +39,12 @@
 #define FIXED_EXPONENT_MIN 24u
 #define FIXED_ROUND_UP 0x20000u /* largest values that would not fit are of the next exponent */
 
+#define FIXED_SUMS_AT (2u * FIXED_BLOCK)
+
 /* A device's buffer of rows in fixed point; of wider rows fewer are in work at a time. */
 #define FIXED_BYTES PLAN_FIXED_BYTES
-#define FIXED_ROWS_MAX 2048u
-/* Rows are read in runs of so many: that much must be readable behind the last. */
+#define FIXED_ROWS_MAX 512u
+/* Rows may be read in runs of so many: that many units must be readable behind the last. */
 #define FIXED_ROWS_UNIT 16u
 
 static inline uint32_t quant_group(dtype type)
@@ -70,37 +73,44 @@ static inline int32_t quant_offset(dtype type)
     }
 }
 
-/* Rows in fixed point, one after the other. */
+static inline uint32_t fixed_scale_at(dtype type)
+{
+    return FIXED_SUMS_AT + 4 * (FIXED_BLOCK / quant_group(type));
+}
+
+/* Of one row's block: whole cache lines. */
+static inline uint32_t fixed_unit_bytes(dtype type)
+{
+    return (fixed_scale_at(type) + 4 + 63) / 64 * 64;
+}
+
+/* Rows in fixed point. */
 typedef struct {
-    const char *rows;
-    uint64_t row_bytes;
+    char *units; /* aligned to 64; fixed_bytes */
     uint32_t n_in, n_rows;
-} fixed_rows_view;
+} fixed_rows;
 
-static inline uint64_t fixed_sums_at(uint32_t n_in)
+/* The unit of row r's block with value i. */
+static inline char *fixed_unit(const fixed_rows *x, dtype type, uint32_t r, uint32_t i)
 {
-    return 2ull * n_in;
+    return x->units + ((uint64_t)(i / FIXED_BLOCK) * x->n_rows + r) * fixed_unit_bytes(type);
 }
 
-static inline uint64_t fixed_scales_at(dtype type, uint32_t n_in)
-{
-    return fixed_sums_at(n_in) + 4ull * (n_in / quant_group(type));
-}
-
-/* An odd number of cache lines, so that rows do not fall into the same sets. */
-static inline uint64_t fixed_row_bytes(dtype type, uint32_t n_in)
+static inline uint64_t fixed_bytes(dtype type, uint32_t n_in, uint32_t n_rows)
 {
     uint64_t n_blocks = (n_in + FIXED_BLOCK - 1) / FIXED_BLOCK;
-    return (fixed_scales_at(type, n_in) + 4 * n_blocks + 63) / 64 * 64 | 64;
+    return (n_blocks * n_rows + FIXED_ROWS_UNIT) * fixed_unit_bytes(type);
 }
 
-/* How many of n_rows fit into `bytes`, the unit's slack included; 0: not one. */
+/* How many of n_rows fit into `bytes`; 0: not one. */
 static inline uint32_t fixed_rows_fit(dtype type, uint32_t n_in, uint32_t n_rows, uint64_t bytes)
 {
-    uint64_t fit = bytes / fixed_row_bytes(type, n_in);
-    if (fit >= FIXED_ROWS_UNIT) fit -= fit % FIXED_ROWS_UNIT;
+    uint64_t slack = fixed_bytes(type, n_in, 0);
+    if (bytes < slack) return 0;
+    uint64_t fit = (bytes - slack) / (fixed_bytes(type, n_in, 1) - slack);
     if (fit > FIXED_ROWS_MAX) fit = FIXED_ROWS_MAX;
-    return fit < n_rows ? (uint32_t)fit : n_rows;
+    if (fit >= n_rows) return n_rows;
+    return (uint32_t)(fit < FIXED_ROWS_UNIT ? fit : fit - fit % FIXED_ROWS_UNIT);
 }
 
 #endif

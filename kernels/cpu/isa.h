@@ -19,6 +19,7 @@
 #define KERNELS_CPU_ISA_H
 
 #include "kernels/backend.h"
+#include "kernels/cpu/fixed.h"
 
 /* Floats of scratch, 64-byte aligned, that each thread brings along. */
 #define CPU_SCRATCH_FLOATS (160u * 1024u)
@@ -34,14 +35,14 @@ typedef struct {
     void (*matmul)(float *out, const void *w, dtype type, uint32_t n_in, uint32_t n_out,
                    const float *x, const void *bias, uint32_t n_rows, uint32_t o_begin,
                    uint32_t o_end, float *scratch);
-    /* Rows of x as this table's matmul_fixed takes them for weights of a quantised type; `to` is
-     * aligned to 64 and has room for them (fixed.h). */
-    void (*fixed_rows)(void *to, const float *x, dtype type, uint32_t n_in, uint32_t n_rows);
-    /* matmul for quantised types, at most FIXED_ROWS_MAX rows in fixed point. From FIXED_ROWS_UNIT
-     * rows' room on, whole units of it may be read. */
-    void (*matmul_fixed)(float *out, const void *w, dtype type, uint32_t n_in, uint32_t n_out,
-                         const void *rows, const void *bias, uint32_t n_rows, uint32_t o_begin,
-                         uint32_t o_end, float *scratch);
+    /* Rows [r_begin, r_end) of x, f32 [to->n_rows, to->n_in], as this table's matmul_fixed takes
+     * them for weights of a quantised type (fixed.h). */
+    void (*fixed_rows)(const fixed_rows *to, const float *x, dtype type, uint32_t r_begin,
+                       uint32_t r_end);
+    /* matmul for quantised types, of at most FIXED_ROWS_MAX rows. */
+    void (*matmul_fixed)(float *out, const void *w, dtype type, uint32_t n_out,
+                         const fixed_rows *x, const void *bias, uint32_t o_begin, uint32_t o_end,
+                         float *scratch);
     /* s = 1 / sqrt(sum / n + eps); out[i] = (x[i] * s) * w[i]; w f32 [n]. */
     void (*rms_norm_row)(float *out, const float *x, const void *w, uint32_t n, float eps);
     /* out[i] = fm_expf(x[i]), the same bits. What attention and silu use inside, seen alone. */

@@ -10,12 +10,11 @@
 #define ISA_NAME(op, isa) ISA_NAME_(op, isa)
 
 #define ISA_FIXED_DECLARE(isa)                                                                     \
-    void ISA_NAME(fixed_rows, isa)(void *to, const float *x, dtype type, uint32_t n_in,            \
-                                   uint32_t n_rows);                                               \
-    void ISA_NAME(matmul_fixed, isa)(float *out, const void *w, dtype type, uint32_t n_in,         \
-                                     uint32_t n_out, const void *rows, const void *bias,           \
-                                     uint32_t n_rows, uint32_t o_begin, uint32_t o_end,            \
-                                     float *scratch);
+    void ISA_NAME(fixed_rows, isa)(const fixed_rows *to, const float *x, dtype type,               \
+                                   uint32_t r_begin, uint32_t r_end);                              \
+    void ISA_NAME(matmul_fixed, isa)(float *out, const void *w, dtype type, uint32_t n_out,        \
+                                     const fixed_rows *x, const void *bias, uint32_t o_begin,      \
+                                     uint32_t o_end, float *scratch);
 
 #define ISA_OPS_DECLARE(isa)                                                                       \
     ISA_FIXED_DECLARE(isa)                                                                         \

@@ -1,6 +1,5 @@
 /* The ops without KV: each cuts its outputs between the threads and calls the ISA table. */
 #include "kernels/cpu/device.h"
-#include "kernels/cpu/fixed.h"
 
 #include <string.h>
 
@@ -14,7 +13,7 @@ typedef struct {
     const uint32_t *tokens;
     const float *x, *y;
     const void *extra; /* norm weight or bias */
-    char *fixed;       /* rows in fixed point; NULL: each thread makes them for itself */
+    const fixed_rows *fixed; /* NULL: each thread makes them for itself */
     uint8_t *flags;
     const rope_args *rope;
     float value;       /* scale or eps */
@@ -87,26 +86,23 @@ static void matmul_part(void *arg, uint32_t part_i, uint32_t n_parts)
 static void fixed_part(void *arg, uint32_t part_i, uint32_t n_parts)
 {
     const op *o = arg;
-    const uint32_t n_in = o->w->n_in;
     uint64_t begin, end;
     pool_range(o->n_rows, 1, part_i, n_parts, &begin, &end);
-    o->d->isa->fixed_rows(o->fixed + begin * fixed_row_bytes(o->w->type, n_in), o->x + begin * n_in,
-                          o->w->type, n_in, (uint32_t)(end - begin));
+    o->d->isa->fixed_rows(o->fixed, o->x, o->w->type, (uint32_t)begin, (uint32_t)end);
 }
 
 static void matmul_fixed_part(void *arg, uint32_t part_i, uint32_t n_parts)
 {
     const op *o = arg;
     const dev_weight *w = o->w;
+    float *scratch = device_scratch(o->d, part_i);
     uint64_t begin, end;
-    char *scratch = (char *)device_scratch(o->d, part_i), *fixed = o->fixed;
     pool_range(w->n_out, 16, part_i, n_parts, &begin, &end);
-    if (fixed == NULL) {
-        fixed = scratch + CPU_FIXED_SCRATCH;
-        o->d->isa->fixed_rows(fixed, o->x, w->type, w->n_in, o->n_rows);
-    }
-    o->d->isa->matmul_fixed(o->out, host_of(w->data), w->type, w->n_in, w->n_out, fixed, o->extra,
-                            o->n_rows, (uint32_t)begin, (uint32_t)end, (float *)scratch);
+    fixed_rows own = {(char *)scratch + CPU_FIXED_SCRATCH, w->n_in, o->n_rows};
+    if (o->fixed == NULL) o->d->isa->fixed_rows(&own, o->x, w->type, 0, o->n_rows);
+    o->d->isa->matmul_fixed(o->out, host_of(w->data), w->type, w->n_out,
+                            o->fixed == NULL ? &own : o->fixed, o->extra, (uint32_t)begin,
+                            (uint32_t)end, scratch);
 }
 
 /* As many rows at a time as their fixed points have room for. */
@@ -115,16 +111,17 @@ static void matmul_fixed(const op *all)
     op o = *all;
     const uint32_t n_in = o.w->n_in, n_all = o.n_rows;
     const uint64_t work = (uint64_t)n_in * o.w->n_out / 64;
-    uint64_t own = fixed_row_bytes(o.w->type, n_in) * FIXED_ROWS_UNIT;
-    if ((uint64_t)n_all * n_in <= OWN_VALUES_MAX && n_all <= FIXED_ROWS_UNIT && own <= OWN_BYTES) {
+    if ((uint64_t)n_all * n_in <= OWN_VALUES_MAX &&
+        fixed_bytes(o.w->type, n_in, n_all) <= OWN_BYTES) {
         run(&o, matmul_fixed_part, work * n_all);
         return;
     }
     const uint32_t unit = fixed_rows_fit(o.w->type, n_in, n_all, FIXED_BYTES);
     CHECK(unit > 0);
-    o.fixed = o.d->fixed;
     for (uint32_t r = 0; r < n_all; r += unit) {
-        o.n_rows = n_all - r < unit ? n_all - r : unit;
+        fixed_rows some = {o.d->fixed, n_in, n_all - r < unit ? n_all - r : unit};
+        o.fixed = &some;
+        o.n_rows = some.n_rows;
         o.x = all->x + (uint64_t)r * n_in;
         o.out = all->out + (uint64_t)r * o.w->n_out;
         run(&o, fixed_part, (uint64_t)o.n_rows * n_in / 2);

@@ -13,6 +13,7 @@
 #include "kernels/cpu/panel_v16.h"
 
 #define TILES_ROWS_MIN 6u /* below it, sums of single rows are faster */
+#define TILES_PANELS 4    /* in L1, beside a block of sixteen rows */
 
 typedef struct {
     int32_t sums[2][2][16][16]; /* group's parity; high, low; row; output */
@@ -43,11 +44,11 @@ V16 void tiles_end(void)
 }
 
 /* A group's sums by tiles `high` and `low`, whose numbers end up in the text of instructions. */
-#define TILES_SUM(high, low, q, row, row_bytes, n_in, sums)                                        \
+#define TILES_SUM(high, low, q, bytes, unit_bytes, sums)                                           \
     do {                                                                                           \
         _tile_loadd(6, q, 64);                                                                     \
-        _tile_loadd(4, row, row_bytes);                                                            \
-        _tile_loadd(5, (row) + (n_in), row_bytes);                                                 \
+        _tile_loadd(4, bytes, unit_bytes);                                                         \
+        _tile_loadd(5, (bytes) + FIXED_BLOCK, unit_bytes);                                         \
         _tile_zero(high);                                                                          \
         _tile_zero(low);                                                                           \
         _tile_dpbssd(high, 4, 6);                                                                  \
@@ -56,50 +57,56 @@ V16 void tiles_end(void)
         _tile_stored(low, (sums)[1], 64);                                                          \
     } while (0)
 
-V16 void tiles_issue(const panel *p, tiles_room *room, const fixed_rows_view *x, dtype type,
-                     const char *row, uint32_t g)
+V16 void tiles_issue(const panel *p, tiles_room *room, dtype type, const char *unit, uint32_t g)
 {
     const uint32_t group = quant_group(type);
     const uint8_t *q = p->q[g * (group / 4)];
-    row += g * group;
+    unit += g * group;
     __asm__ volatile("" : : : "memory"); /* _tile_loadd does not say that it reads memory */
     if (g % 2 == 0)
-        TILES_SUM(0, 1, q, row, x->row_bytes, x->n_in, room->sums[0]);
+        TILES_SUM(0, 1, q, unit, fixed_unit_bytes(type), room->sums[0]);
     else
-        TILES_SUM(2, 3, q, row, x->row_bytes, x->n_in, room->sums[1]);
+        TILES_SUM(2, 3, q, unit, fixed_unit_bytes(type), room->sums[1]);
 }
 
-V16 void tiles_rows(const panel *p, tiles_room *room, float (*y)[16], const fixed_rows_view *x,
-                    dtype type, uint32_t i, uint32_t n)
+/* The sixteen rows from r on, as far as they exist, against one panel. */
+V16 void tiles_panel(const panel *p, tiles_room *room, float (*y)[TILES_PANELS][16], uint32_t j,
+                     const fixed_rows *x, dtype type, uint32_t r, uint32_t i, uint32_t n)
 {
-    const uint32_t group = quant_group(type), n_groups = n / group;
-    for (uint32_t r = 0; r < x->n_rows; r += 16) {
-        const char *row = x->rows + r * x->row_bytes;
-        v16 t[16];
+    const uint32_t n_groups = n / quant_group(type), unit_bytes = fixed_unit_bytes(type);
+    const char *unit = fixed_unit(x, type, r, i), *sum = unit + FIXED_SUMS_AT;
+    v16 t[16];
 #pragma GCC unroll 16
-        for (uint32_t k = 0; k < 16; k++) t[k] = v16_zero();
-        tiles_issue(p, room, x, type, row + i, 0);
-        for (uint32_t g = 0; g < n_groups; g++) {
-            if (g + 1 < n_groups) tiles_issue(p, room, x, type, row + i, g + 1);
-            const char *sum = row + fixed_sums_at(x->n_in) + 4 * (i / group + g);
-            v16 s = v16_load(p->s[g]), m = v16_zero();
-            if (quant_has_min(type)) m = v16_load(p->m[g]);
-#pragma GCC unroll 16
-            for (uint32_t k = 0; k < 16; k++) {
-                w16 high = w16_load(room->sums[g % 2][0][k]), low = w16_load(room->sums[g % 2][1][k]);
-                t[k] = v16_fma(s, w16_float(w16_add(low, w16_up(high, 8))), t[k]);
-                if (quant_has_min(type))
-                    t[k] = v16_fma(m, v16_set1(load_f32(sum + k * x->row_bytes)), t[k]);
-            }
-        }
-        const char *scale = row + fixed_scales_at(type, x->n_in) + 4 * (i / FIXED_BLOCK);
-        uint32_t n_rows = x->n_rows - r < 16 ? x->n_rows - r : 16;
+    for (uint32_t k = 0; k < 16; k++) t[k] = v16_zero();
+    tiles_issue(p, room, type, unit, 0);
+    for (uint32_t g = 0; g < n_groups; g++, sum += 4) {
+        if (g + 1 < n_groups) tiles_issue(p, room, type, unit, g + 1);
+        v16 s = v16_load(p->s[g]), m = v16_zero();
+        if (quant_has_min(type)) m = v16_load(p->m[g]);
 #pragma GCC unroll 16
         for (uint32_t k = 0; k < 16; k++) {
-            if (k >= n_rows) continue;
-            v16 by = v16_set1(load_f32(scale + k * x->row_bytes));
-            v16_store(y[r + k], v16_fma(by, t[k], v16_load(y[r + k])));
+            w16 high = w16_load(room->sums[g % 2][0][k]), low = w16_load(room->sums[g % 2][1][k]);
+            t[k] = v16_fma(s, w16_float(w16_add(low, w16_up(high, 8))), t[k]);
+            if (quant_has_min(type))
+                t[k] = v16_fma(m, v16_set1(load_f32(sum + k * unit_bytes)), t[k]);
         }
+    }
+    const uint32_t n_rows = x->n_rows - r < 16 ? x->n_rows - r : 16;
+#pragma GCC unroll 16
+    for (uint32_t k = 0; k < 16; k++) {
+        if (k >= n_rows) continue;
+        v16 by = v16_set1(load_f32(unit + k * unit_bytes + fixed_scale_at(type)));
+        v16_store(y[r + k][j], v16_fma(by, t[k], v16_load(y[r + k][j])));
+    }
+}
+
+V16 void tiles_rows(const panel *p, uint32_t n_panels, tiles_room *room,
+                    float (*y)[TILES_PANELS][16], const fixed_rows *x, dtype type, uint32_t i,
+                    uint32_t n)
+{
+    for (uint32_t r = 0; r < x->n_rows; r += 16) {
+        for (uint32_t j = 0; j < n_panels; j++)
+            tiles_panel(&p[j], room, y, j, x, type, r, i, n);
     }
 }
 

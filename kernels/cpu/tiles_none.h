@@ -5,6 +5,7 @@
 #include "kernels/cpu/panel_v16.h"
 
 #define TILES_ROWS_MIN UINT32_MAX
+#define TILES_PANELS 1
 
 typedef struct {
     char none;
@@ -15,10 +16,11 @@ V16 void tiles_begin(dtype type)
     (void)type;
 }
 
-V16 void tiles_rows(const panel *p, tiles_room *room, float (*y)[16], const fixed_rows_view *x,
-                    dtype type, uint32_t i, uint32_t n)
+V16 void tiles_rows(const panel *p, uint32_t n_panels, tiles_room *room,
+                    float (*y)[TILES_PANELS][16], const fixed_rows *x, dtype type, uint32_t i,
+                    uint32_t n)
 {
-    (void)p, (void)room, (void)y, (void)x, (void)type, (void)i, (void)n;
+    (void)p, (void)n_panels, (void)room, (void)y, (void)x, (void)type, (void)i, (void)n;
 }
 
 V16 void tiles_end(void)

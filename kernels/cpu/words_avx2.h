@@ -3,7 +3,7 @@
 #ifndef KERNELS_CPU_WORDS_AVX2_H
 #define KERNELS_CPU_WORDS_AVX2_H
 
-#include "kernels/cpu/quant.h"
+#include "kernels/cpu/fixed.h"
 #include "kernels/cpu/v16_avx2.h"
 
 typedef struct {
@@ -167,13 +167,12 @@ V16 void w16_columns(w16 c[4], const char *p, uint64_t stride)
 
 /* Sixteen bits each; of four values a, b, c, d the order is a, c, b, d, so that even and odd bytes
  * of a word meet theirs (fixed_dots). */
-V16 void fixed_store(char *row, uint32_t i, uint32_t n_in, w16 v)
+V16 void fixed_store(char *unit, uint32_t i, w16 v)
 {
-    (void)n_in;
     __m256i x = _mm256_permute4x64_epi64(_mm256_packs_epi32(v.lo, v.hi), 0xd8);
     const __m256i order = _mm256_setr_epi8(0, 1, 4, 5, 2, 3, 6, 7, 8, 9, 12, 13, 10, 11, 14, 15, //
                                            0, 1, 4, 5, 2, 3, 6, 7, 8, 9, 12, 13, 10, 11, 14, 15);
-    _mm256_storeu_si256((__m256i *)(row + 2 * i), _mm256_shuffle_epi8(x, order));
+    _mm256_storeu_si256((__m256i *)(unit + 2 * i), _mm256_shuffle_epi8(x, order));
 }
 
 V16 __m256i add_products(__m256i d, __m256i even, __m256i odd, __m256i x_even, __m256i x_odd)
@@ -182,15 +181,13 @@ V16 __m256i add_products(__m256i d, __m256i even, __m256i odd, __m256i x_even, _
     return _mm256_add_epi32(d, _mm256_madd_epi16(odd, x_odd));
 }
 
-V16 void fixed_dots(w16 *d, const uint8_t *q, const uint32_t n, const char *row, uint64_t row_bytes,
-                    uint32_t i, uint32_t n_in, const uint32_t n_rows)
+V16 void fixed_dots(w16 *d, const uint8_t *q, const uint32_t n, const char *unit,
+                    const uint32_t unit_bytes, uint32_t i, const uint32_t n_rows)
 {
-    (void)n_in;
     const __m256i even_bytes = _mm256_set1_epi16(255);
 #pragma GCC unroll 2
     for (uint32_t k = 0; k < n_rows; k++)
         d[k] = (w16){_mm256_setzero_si256(), _mm256_setzero_si256()};
-    row += 2ull * i;
 #pragma GCC unroll 8
     for (uint32_t c = 0; c < n; c++) {
         w16 w = w16_load(q + 64 * c);
@@ -198,7 +195,7 @@ V16 void fixed_dots(w16 *d, const uint8_t *q, const uint32_t n, const char *row,
         __m256i hi = _mm256_and_si256(w.hi, even_bytes), hi_odd = _mm256_srli_epi16(w.hi, 8);
 #pragma GCC unroll 2
         for (uint32_t k = 0; k < n_rows; k++) {
-            const char *x = row + k * row_bytes + 8 * c;
+            const char *x = unit + k * unit_bytes + 2 * i + 8 * c;
             __m256i x_even = _mm256_set1_epi32((int)quant_u32(x));
             __m256i x_odd = _mm256_set1_epi32((int)quant_u32(x + 4));
             d[k].lo = add_products(d[k].lo, lo, lo_odd, x_even, x_odd);

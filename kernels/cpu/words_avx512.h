@@ -4,7 +4,7 @@
 #ifndef KERNELS_CPU_WORDS_AVX512_H
 #define KERNELS_CPU_WORDS_AVX512_H
 
-#include "kernels/cpu/quant.h"
+#include "kernels/cpu/fixed.h"
 #include "kernels/cpu/v16_avx512.h"
 
 typedef __m512i w16;
@@ -144,32 +144,31 @@ V16 void w16_columns(w16 c[4], const char *p, uint64_t stride)
     c[3] = _mm512_unpackhi_epi64(high_01, high_23);
 }
 
-/* Values i .. i + 15 of a row in fixed point: a plane of high bytes, one of low bytes, both signed;
- * v = 256 high + low. */
-V16 void fixed_store(char *row, uint32_t i, uint32_t n_in, w16 v)
+/* Values i .. i + 15 of a unit (fixed.h): 256 high bytes, then 256 low ones, both signed; v = 256
+ * high + low. */
+V16 void fixed_store(char *unit, uint32_t i, w16 v)
 {
     w16 high = w16_down_signed(w16_add(v, w16_set1(128)), 8);
-    _mm_storeu_si128((__m128i *)(row + i), _mm512_cvtepi32_epi8(high));
-    _mm_storeu_si128((__m128i *)(row + n_in + i), _mm512_cvtepi32_epi8(v));
+    _mm_storeu_si128((__m128i *)(unit + i), _mm512_cvtepi32_epi8(high));
+    _mm_storeu_si128((__m128i *)(unit + FIXED_BLOCK + i), _mm512_cvtepi32_epi8(v));
 }
 
-/* d[k] = sum of q v of row k for sixteen outputs: 4 n values, from value i on, of unsigned quants
- * q [n, 16 outputs, 4]. */
-V16 void fixed_dots(w16 *d, const uint8_t *q, const uint32_t n, const char *row, uint64_t row_bytes,
-                    uint32_t i, uint32_t n_in, const uint32_t n_rows)
+/* d[k] = sum of q v of row k for sixteen outputs: 4 n values, from value i of the unit on, of
+ * unsigned quants q [n, 16 outputs, 4]. */
+V16 void fixed_dots(w16 *d, const uint8_t *q, const uint32_t n, const char *unit,
+                    const uint32_t unit_bytes, uint32_t i, const uint32_t n_rows)
 {
     w16 high[DOT_ROWS];
 #pragma GCC unroll 4
     for (uint32_t k = 0; k < n_rows; k++) high[k] = d[k] = _mm512_setzero_si512();
-    row += i;
 #pragma GCC unroll 8
     for (uint32_t c = 0; c < n; c++) {
         w16 w = w16_load(q + 64 * c);
 #pragma GCC unroll 4
         for (uint32_t k = 0; k < n_rows; k++) {
-            const char *x = row + k * row_bytes + 4 * c;
+            const char *x = unit + k * unit_bytes + i + 4 * c;
             high[k] = _mm512_dpbusd_epi32(high[k], w, w16_set1(quant_u32(x)));
-            d[k] = _mm512_dpbusd_epi32(d[k], w, w16_set1(quant_u32(x + n_in)));
+            d[k] = _mm512_dpbusd_epi32(d[k], w, w16_set1(quant_u32(x + FIXED_BLOCK)));
         }
     }
 #pragma GCC unroll 4

@@ -20,19 +20,27 @@ status cuda_result(const backend_device *d, cudaError_t error, const char *call,
     if (error == cudaSuccess) return ST_OK;
     const char *paren = strchr(call, '(');
     int n = paren != NULL ? (int)(paren - call) : (int)strlen(call);
-    status code = error == cudaErrorMemoryAllocation ? ST_RESOURCES : ST_STAGE_LOST;
+    status code = error == cudaErrorMemoryAllocation ? ST_RESOURCES : ST_DEVICE;
     if (e != NULL)
         return errmsg_set(e, code, "%s: %.*s: %s (%s)", name_of(d), n, call,
                           cudaGetErrorString(error), cudaGetErrorName(error));
     log_error("%s: %.*s: %s (%s)", name_of(d), n, call, cudaGetErrorString(error),
               cudaGetErrorName(error));
+    if (d != NULL && d->failure[0] == '\0')
+        snprintf(d->failure, CUDA_FAILURE_BYTES, "%.*s: %s (%s)", n, call,
+                 cudaGetErrorString(error), cudaGetErrorName(error));
     return code;
 }
 
 status cuda_enter(backend_queue *q)
 {
+    const backend_device *d = q->device;
     q->prepared_rows = 0;
-    return cuda_result(q->device, cudaSetDevice(q->device->ordinal), "cudaSetDevice", NULL);
+    TRY_CUDA(d, cudaSetDevice(d->ordinal), NULL);
+    if (q->n_weights == d->loader.n_handed) return ST_OK;
+    q->n_weights = d->loader.n_handed;
+    return cuda_result(d, cudaStreamWaitEvent(q->stream, d->loader.handed, 0),
+                       "cudaStreamWaitEvent", NULL);
 }
 
 /* --- device --------------------------------------------------------------------------------- */
@@ -114,10 +122,11 @@ static void device_close(backend_device *d)
     cuda_loader_close(d);
     for (uint32_t i = 0; i < CUDA_EVENTS; i++)
         if (d->event[i] != NULL) (void)cudaEventDestroy(d->event[i]);
+    free(d->failure);
     free(d);
 }
 
-static status open_all(backend_device *d, errmsg *e)
+static status open_all(backend_device *d, uint32_t n_threads, errmsg *e)
 {
     struct cudaDeviceProp p;
     TRY_CUDA(d, cudaGetDeviceProperties(&p, d->ordinal), e);
@@ -135,7 +144,7 @@ static status open_all(backend_device *d, errmsg *e)
         TRY_CUDA(d, cudaEventCreateWithFlags(&d->event[i], cudaEventDisableTiming), e);
     TRY_CUDA(d, cuda_matmul_setup(), e);
     TRY_CUDA(d, cuda_walk_setup(), e);
-    return cuda_loader_open(d, e);
+    return cuda_loader_open(d, n_threads, e);
 }
 
 static status device_open(backend_device **out, const device_spec *s, errmsg *e)
@@ -144,9 +153,13 @@ static status device_open(backend_device **out, const device_spec *s, errmsg *e)
     *out = NULL;
     TRY(find_ordinal(&ordinal, s, e));
     backend_device *d = calloc(1, sizeof *d);
-    if (d == NULL) return errmsg_set(e, ST_RESOURCES, "cuda: no memory for the device");
+    if (d != NULL) d->failure = calloc(1, CUDA_FAILURE_BYTES);
+    if (d == NULL || d->failure == NULL) {
+        free(d);
+        return errmsg_set(e, ST_RESOURCES, "cuda: no memory for the device");
+    }
     d->ordinal = ordinal;
-    status st = open_all(d, e);
+    status st = open_all(d, s->n_threads, e);
     if (st != ST_OK) {
         device_close(d);
         return st;
@@ -189,6 +202,7 @@ static status device_alloc(backend_device *d, dev_ptr *out, uint64_t bytes, errm
     }
     TRY_CUDA(d, error, e);
     out->addr = (uintptr_t)p;
+    d->allocated_bytes += bytes;
     TRY_CUDA(d, cudaMemset(p, 0, bytes), e);
     TRY_CUDA(d, cudaStreamSynchronize(0), e);
     return ST_OK;
@@ -196,9 +210,25 @@ static status device_alloc(backend_device *d, dev_ptr *out, uint64_t bytes, errm
 
 static void device_free(backend_device *d, dev_ptr p, uint64_t bytes)
 {
-    (void)bytes;
     (void)cudaSetDevice(d->ordinal);
     (void)cudaFree(cuda_address(p));
+    d->allocated_bytes -= bytes;
+}
+
+static status device_memory(backend_device *d, uint64_t *free_bytes, uint64_t *allocated_bytes,
+                            errmsg *e)
+{
+    size_t now = 0, total = 0;
+    TRY_CUDA(d, cudaSetDevice(d->ordinal), e);
+    TRY_CUDA(d, cudaMemGetInfo(&now, &total), e);
+    *free_bytes = now;
+    *allocated_bytes = d->allocated_bytes;
+    return ST_OK;
+}
+
+static const char *failure(const backend_queue *q)
+{
+    return q->device->failure;
 }
 
 static status host_alloc(backend_device *d, void **out, uint64_t bytes, errmsg *e)
@@ -379,10 +409,13 @@ const backend *backend_cuda(void)
         .check_finite = cuda_check_finite,
         .kv_copy_block = cuda_kv_copy_block,
         .kv_wipe_block = cuda_kv_wipe_block,
+        .weight_bytes = cuda_weight_bytes,
+        .memory = device_memory,
+        .failure = failure,
+        .peer = &cuda_peer_table,
         .walk_open = cuda_walk_open,
         .walk_close = cuda_walk_close,
         .walk = cuda_walk,
-        .peer = &cuda_peer_table,
     };
     return &table;
 }

@@ -12,6 +12,9 @@
 
 #include <stdatomic.h>
 
+#define CUDA_COPIERS_MAX    12u           /* threads that bring weights into pinned memory */
+#define CUDA_SERIAL_BYTES   (256ull << 10) /* of which one thread takes care alone */
+#define CUDA_FAILURE_BYTES  200u
 #define CUDA_EVENTS         256u          /* recorded and not yet done, at most */
 #define CUDA_PIECE_BYTES    (16ull << 20) /* of weights, on their way */
 #define CUDA_PREPARED_BYTES (64ull << 20) /* activations in the tensor core's order, per queue */
@@ -21,8 +24,13 @@
 
 typedef struct cuda_weight cuda_weight;
 
+struct pool;
+
 /* Weights on their way: pinned host memory, the same on the device, and when a piece is free. */
 typedef struct {
+    struct pool *copiers; /* from the file's mapping into pinned memory */
+    cudaEvent_t handed;   /* the last weight that was handed over is in place */
+    uint64_t n_handed;
     void *host[2], *device[2];
     cudaEvent_t free[2];
     uint32_t *max_bits; /* on the device */
@@ -37,6 +45,8 @@ struct backend_device {
     cudaEvent_t event[CUDA_EVENTS];
     _Atomic uint64_t event_value[CUDA_EVENTS]; /* what the event was recorded as */
     uint64_t n_events;
+    uint64_t allocated_bytes; /* by alloc, less what was freed */
+    char *failure;            /* [CUDA_FAILURE_BYTES]: the first CUDA error, "" */
     cuda_loader loader;
     cuda_weight *weights;
 };
@@ -44,6 +54,7 @@ struct backend_device {
 struct backend_queue {
     backend_device *device;
     cudaStream_t stream;
+    uint64_t n_weights; /* that it waits for: loader.n_handed */
     void *prepared;     /* CUDA_PREPARED_BYTES */
     int32_t *exponents; /* [CUDA_PREPARED_ROWS] */
     float *partial;     /* CUDA_PARTIAL_BYTES */
@@ -53,13 +64,14 @@ struct backend_queue {
     uint32_t prepared_n, prepared_rows;
 };
 
-/* The error as a status: ST_OK, or ST_RESOURCES / ST_STAGE_LOST (e NULL: logged) with a line that
- * names the call and the device. */
+/* The error as a status: ST_OK, or ST_RESOURCES (memory) or ST_DEVICE with a line that names the call
+ * and the device: in *e, or, when e is NULL, in the log and for `failure`. */
 status cuda_result(const backend_device *d, cudaError_t error, const char *call, errmsg *e);
 
 #define TRY_CUDA(d, call, e) TRY(cuda_result(d, call, #call, e))
 
-/* Make the queue's device the current one; what was prepared before may be gone after the op. */
+/* Make the queue's device the current one, and the queue wait for the weights that were handed over;
+ * what was prepared before may be gone after the op. */
 status cuda_enter(backend_queue *q);
 
 static inline void *cuda_address(dev_ptr p)
@@ -68,7 +80,7 @@ static inline void *cuda_address(dev_ptr p)
 }
 
 /* weight.c */
-status cuda_loader_open(backend_device *d, errmsg *e);
+status cuda_loader_open(backend_device *d, uint32_t n_threads, errmsg *e);
 void cuda_loader_close(backend_device *d);
 status cuda_weight_open(backend_device *d, dev_weight *out, const void *host, dtype type,
                         uint32_t n_in, uint32_t n_out, errmsg *e);

@@ -4,7 +4,7 @@
 
 #define THREADS       1024
 #define POISON_THREAD 32   /* of another warp than the one that spins */
-#define LOOK_NS       4000 /* between two looks at host memory, which cost a microsecond each */
+#define LOOK_NS       20000 /* between two looks at host memory, which cost a microsecond each */
 
 __device__ static uint64_t load_acquire(const uint64_t *p)
 {
@@ -38,14 +38,12 @@ __global__ static void put_kernel(void *to, const void *from, uint64_t bytes, ui
                                   uint64_t value)
 {
     copy_block(to, from, bytes);
-    __threadfence_system();
-    __syncthreads();
+    __syncthreads(); /* the release below covers what the block wrote before */
     if (threadIdx.x == 0) store_release(word, value);
 }
 
 __global__ static void release_kernel(uint64_t *word, uint64_t value)
 {
-    __threadfence_system();
     store_release(word, value);
 }
 

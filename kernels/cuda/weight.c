@@ -1,9 +1,15 @@
 /* Weights to the device: pieces of whole tiles of rows go through two pinned buffers, so that the
- * copy from the file's mapping, the copy to the device and the repacking overlap. */
+ * copy from the file's mapping, by several threads, the copy to the device and the repacking overlap,
+ * within a weight and from one to the next. */
 #include "kernels/cuda/device.h"
 
+#include "kernels/cpu/pool.h"
+
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 /* One allocation. */
 struct cuda_weight {
@@ -11,9 +17,12 @@ struct cuda_weight {
     void *device;
 };
 
-status cuda_loader_open(backend_device *d, errmsg *e)
+status cuda_loader_open(backend_device *d, uint32_t n_threads, errmsg *e)
 {
     cuda_loader *l = &d->loader;
+    TRY(pool_open(&l->copiers, n_threads < CUDA_COPIERS_MAX ? n_threads : CUDA_COPIERS_MAX, NULL,
+                  NULL, e));
+    TRY_CUDA(d, cudaEventCreateWithFlags(&l->handed, cudaEventDisableTiming), e);
     TRY_CUDA(d, cudaStreamCreateWithFlags(&l->stream, cudaStreamNonBlocking), e);
     TRY_CUDA(d, cudaMalloc((void **)&l->max_bits, sizeof *l->max_bits), e);
     for (int i = 0; i < 2; i++) {
@@ -40,6 +49,8 @@ void cuda_loader_close(backend_device *d)
         if (l->free[i] != NULL) (void)cudaEventDestroy(l->free[i]);
     }
     (void)cudaFree(l->max_bits);
+    if (l->handed != NULL) (void)cudaEventDestroy(l->handed);
+    pool_close(l->copiers);
     if (l->stream != NULL) (void)cudaStreamDestroy(l->stream);
     *l = (cuda_loader){0};
 }
@@ -122,6 +133,48 @@ static status add_weight(backend_device *d, void **out, uint64_t bytes, errmsg *
     return ST_OK;
 }
 
+typedef struct {
+    char *to;
+    const char *from;
+    uint64_t bytes;
+    _Atomic int error; /* errno of a page that cannot be had */
+} host_copy;
+
+/* A part of whole pages: brought in at once where the kernel can, so that the copy does not trap for
+ * each. */
+static void copy_part(void *arg, uint32_t part_i, uint32_t n_parts)
+{
+    host_copy *c = arg;
+    uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE), begin, end;
+    pool_range(c->bytes, page, part_i, n_parts, &begin, &end);
+    uintptr_t first = (uintptr_t)(c->from + begin) / page * page;
+    uint64_t n = (uintptr_t)(c->from + end) - first;
+    if (n > 0 && madvise((void *)first, n, MADV_POPULATE_READ) != 0 &&
+        (errno == EFAULT || errno == EIO)) {
+        c->error = errno;
+        return;
+    }
+    memcpy(c->to + begin, c->from + begin, end - begin);
+}
+
+static status copy_in(backend_device *d, void *to, const void *from, uint64_t bytes, errmsg *e)
+{
+    host_copy c = {.to = to, .from = from, .bytes = bytes};
+    uint32_t n = pool_n_threads(d->loader.copiers);
+    pool_run(d->loader.copiers, copy_part, &c, bytes < CUDA_SERIAL_BYTES ? 1 : n);
+    if (c.error == 0) return ST_OK;
+    return errmsg_set(e, ST_BAD_MODEL, "%s: weights cannot be read: %s: the model file is cut short "
+                      "or damaged", d->name, strerror(c.error));
+}
+
+/* What was put on the loader's stream so far is what queues wait for (cuda_enter). */
+static status hand_over(backend_device *d, errmsg *e)
+{
+    TRY_CUDA(d, cudaEventRecord(d->loader.handed, d->loader.stream), e);
+    d->loader.n_handed++;
+    return ST_OK;
+}
+
 /* One piece of the file's bytes on the device, when its copy's turn on the loader's stream comes.
  * *piece: which buffer, to be given back by free_piece. */
 static status send_piece(backend_device *d, const void *from, uint64_t bytes, uint32_t *piece,
@@ -130,7 +183,7 @@ static status send_piece(backend_device *d, const void *from, uint64_t bytes, ui
     cuda_loader *l = &d->loader;
     *piece = l->turn++ % 2;
     TRY_CUDA(d, cudaEventSynchronize(l->free[*piece]), e);
-    memcpy(l->host[*piece], from, bytes);
+    TRY(copy_in(d, l->host[*piece], from, bytes, e));
     TRY_CUDA(d,
              cudaMemcpyAsync(l->device[*piece], l->host[*piece], bytes, cudaMemcpyHostToDevice,
                              l->stream),
@@ -214,8 +267,7 @@ status cuda_weight_open(backend_device *d, dev_weight *out, const void *host, dt
         TRY(send_tiles(d, out, host, e));
     }
     if (type == DT_BF16) TRY(scale_tensor(d, out, bytes, e));
-    TRY_CUDA(d, cudaStreamSynchronize(d->loader.stream), e);
-    return ST_OK;
+    return hand_over(d, e);
 }
 
 status cuda_weights_from_host(backend_device *d, dev_ptr *out, const void *host, uint64_t bytes,
@@ -225,7 +277,6 @@ status cuda_weights_from_host(backend_device *d, dev_ptr *out, const void *host,
     TRY_CUDA(d, cudaSetDevice(d->ordinal), e);
     TRY(add_weight(d, &device, bytes > 0 ? bytes : 1, e));
     TRY(send_bytes(d, device, host, bytes, e));
-    TRY_CUDA(d, cudaStreamSynchronize(d->loader.stream), e);
     *out = (dev_ptr){(uintptr_t)device};
-    return ST_OK;
+    return hand_over(d, e);
 }

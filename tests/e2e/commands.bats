@@ -369,9 +369,9 @@ has_text() {
         logits --tokens 1,2,3 --ctx 2 -o "$TEST_DIR/got"
     refused 4 'cannot be written: No such file' logits --tokens 1 -o "$TEST_DIR/none/got"
     echo old >"$TEST_DIR/kept"
-    run_pp logits --tokens 1,2,3 -o "$TEST_DIR/kept" --fault stage=0,at=prime,kind=kill
+    run_pp logits --tokens 1,2,3 -o "$TEST_DIR/kept" --restarts 0 --fault stage=0,at=prime,kind=kill
     [[ $status == 5 ]]
-    run_pp logits --tokens 1,2,3 -o "$TEST_DIR/got" --fault stage=0,at=prime,kind=kill
+    run_pp logits --tokens 1,2,3 -o "$TEST_DIR/got" --restarts 0 --fault stage=0,at=prime,kind=kill
     [[ $status == 5 && $(<"$TEST_DIR/kept") == old ]]
     [[ -z $(find "$TEST_DIR" -name 'got*' -o -name 'kept?*') ]]
     assert_nothing_left

@@ -73,7 +73,7 @@ talk() {
 @test "a stage that dies while a line is waited for ends it at once" {
     mkfifo "$TEST_DIR/fifo"
     exec 8<>"$TEST_DIR/fifo"
-    setpriv --pdeathsig KILL "$PP" run -i --stages 2 <"$TEST_DIR/fifo" \
+    setpriv --pdeathsig KILL "$PP" run -i --stages 2 --restarts 0 <"$TEST_DIR/fifo" \
         >"$TEST_DIR/out" 2>"$TEST_DIR/err" 3>&- 8>&- &
     PP_PID=$!
     wait_for 20 grep -q 'stage 1: ' "$TEST_DIR/err"

@@ -125,11 +125,22 @@ json() {
     no_line "^not ok"
 }
 
+@test "recovery: killed stages are replaced, from journals and from tokens, and no bit changes" {
+    for journal in 18446744073709551615 0; do
+        gate recovery -m "$DEMO" --stages 3 --kills 8 --seed 7 --journal-bytes "$journal"
+        expect 0 "^ok 1 - recovery N=3 .* 8 kills: .* equal" "^# N=3 kill to resume: p50" \
+            'SIGKILL; pid [0-9]+ took its place'
+        [[ $(grep -c 'took its place' <<<"$ERR") -ge 8 ]]
+    done
+    grep -q 'rows again through all stages' <<<"$ERR"
+    assert_nothing_left
+}
+
 @test "the canaries of every gate are noticed" {
     gate all -m "$DEMO" --canary
-    expect 1 "^red: .*all 27 canaries were noticed"
+    expect 1 "^red: .*all 28 canaries were noticed"
     no_line "^GREEN"
-    [[ $(grep -c "^red   " <<<"$OUT") == 27 ]]
+    [[ $(grep -c "^red   " <<<"$OUT") == 28 ]]
     assert_nothing_left
 }
 

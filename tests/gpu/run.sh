@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # run.sh - what a machine with a GPU can be tested with: ops and products against the cpu, gates on
-# one GPU, the models' logits against the cpu's, kernels under compute-sanitizer, and what products
-# reach. A short table comes last.
+# one GPU, every transport and signal on one GPU and on two, the models' logits against the cpu's,
+# kernels under compute-sanitizer, and what products reach. A short table comes last.
 #
 #   tests/gpu/run.sh [BUILD] [STEP..]     BUILD: a build folder (build/release); steps: see below
 set -uo pipefail
@@ -10,7 +10,7 @@ root=$(dirname -- "$(dirname -- "$(dirname -- "$(readlink -f -- "${BASH_SOURCE[0
 build=${1:-$root/build/release}
 shift || true
 steps=("$@")
-((${#steps[@]} > 0)) || steps=(tests gates logits sanitizer bench)
+((${#steps[@]} > 0)) || steps=(tests gates transports logits sanitizer bench)
 pp=$build/bin/memra-pp
 shared=${MEMRA_SHARED:-$root/../shared}
 work=$(mktemp -d)
@@ -49,6 +49,14 @@ for step in "${steps[@]}"; do
             check "gate ppn, $n on one GPU" 120 "$pp" gate ppn --stages "$n" --devices "${devices%,}"
             check "gate prime, $n on one GPU" 120 "$pp" gate prime --stages "$n" \
                 --devices "${devices%,}"
+        done
+        ;;
+    transports)
+        check "transports and deaths" 280 "$build/bin/tests/gpu_transport_test"
+        for devices in 0,0 0,1; do
+            [[ $devices == 0,0 ]] || "$pp" devices | grep -q '^cuda:1 ' || continue
+            check "gate transport, devices $devices" 120 "$pp" gate transport --stages 2 \
+                --splits 4 --devices "$devices"
         done
         ;;
     logits)

@@ -61,3 +61,29 @@ end_within() {
     end_of "$PP_PID" $(($1 / 1000 + 5))
     at_most ended $(($(clock_ms) - began)) "$1"
 }
+
+# idle_run ARGUMENT..: a run whose stages have nothing to do, because nobody says another line. Sets
+# PP_PID and waits until they are idle; `say` says a line.
+idle_run() {
+    mkfifo "$TEST_DIR/lines"
+    exec {LINES_FD}<>"$TEST_DIR/lines"
+    set -m
+    setpriv --pdeathsig KILL "$PP" run -i -m "$DEMO" --temp 0 --stages 3 -n 20 "$@" \
+        >"$TEST_DIR/out" 2>"$TEST_DIR/out.err" <"$TEST_DIR/lines" 3>&- 4>&- &
+    PP_PID=$!
+    set +m
+    say Once
+    wait_for 10 is_idle
+}
+
+say() {
+    printf '%s\n' "$1" >&"$LINES_FD"
+}
+
+is_idle() {
+    "$PP" status --json >"$TEST_DIR/s1" 2>/dev/null || return 1
+    sleep 0.2
+    "$PP" status --json >"$TEST_DIR/s2" 2>/dev/null || return 1
+    grep -q '"ready"' "$TEST_DIR/s2" && grep -qE '"steps": ?[1-9]' "$TEST_DIR/s2" &&
+        cmp -s <(grep -oE '"steps": ?[0-9]+' "$TEST_DIR/s1") <(grep -oE '"steps": ?[0-9]+' "$TEST_DIR/s2")
+}

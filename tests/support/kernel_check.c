@@ -1,6 +1,5 @@
 #include "tests/support/kernel_check.h"
 
-#include "kernels/cpu/fixed.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -92,14 +91,13 @@ void check_matmul(const cpu_isa *isa, float *out, const void *w, dtype type, uin
         isa->matmul(out, w, type, n_in, n_out, x, bias, n_rows, o_begin, o_end, scratch);
         return;
     }
-    uint64_t units = (n_rows + FIXED_ROWS_UNIT - 1) / FIXED_ROWS_UNIT;
-    uint64_t bytes = units * FIXED_ROWS_UNIT * fixed_row_bytes(type, n_in);
-    char *rows = aligned_alloc(64, bytes > 0 ? bytes : 64);
-    CHECK(rows != NULL);
-    memset(rows, 0xa5, bytes);
-    isa->fixed_rows(rows, x, type, n_in, n_rows);
-    isa->matmul_fixed(out, w, type, n_in, n_out, rows, bias, n_rows, o_begin, o_end, scratch);
-    free(rows);
+    uint64_t bytes = fixed_bytes(type, n_in, n_rows);
+    fixed_rows rows = {aligned_alloc(64, bytes), n_in, n_rows};
+    CHECK(rows.units != NULL);
+    memset(rows.units, 0xa5, bytes);
+    isa->fixed_rows(&rows, x, type, 0, n_rows);
+    isa->matmul_fixed(out, w, type, n_out, &rows, bias, o_begin, o_end, scratch);
+    free(rows.units);
 }
 
 bool same_bits(const char *what, const float *a, const float *b, uint64_t n)

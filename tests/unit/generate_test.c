@@ -313,43 +313,53 @@ static void *prime_long(void *arg)
     return NULL;
 }
 
+/* The worst gap between two tokens of a stream while a prompt of 15 chunks is read. */
+static uint64_t worst_gap_ns(pipeline *p, uint32_t last_stage)
+{
+    errmsg e = {0};
+    session *s = primed(p, 0);
+    generation *g;
+    pthread_t thread;
+    primer other = {.p = p};
+    stage_snapshot before, after;
+    OK(session_generate(s, truth[0][0], &(generate_limits){.n_max = N_TOKENS}, &g, &e));
+    assert_int_equal(take(g, 0, 1, 1), 1);
+    pipeline_stage(p, last_stage, &before);
+    assert_int_equal(pthread_create(&thread, NULL, prime_long, &other), 0);
+    uint64_t last = now_ns(), worst = 0;
+    uint32_t came = 1, n_while = 0;
+    while (take(g, 0, 1 + came, 1) == 1) {
+        uint64_t now = now_ns();
+        if (now - last > worst) worst = now - last;
+        last = now;
+        came++;
+        pipeline_stage(p, last_stage, &after);
+        n_while += after.n_chunks > before.n_chunks && after.n_chunks < before.n_chunks + 15;
+    }
+    assert_int_equal(came, N_TOKENS);
+    pthread_join(thread, NULL);
+    assert_int_equal(other.n_wrong, 0);
+    assert_in_range(n_while, 4, N_TOKENS); /* it did go on meanwhile */
+    OK(generation_close(g, &e));
+    session_drop(s);
+    return worst;
+}
+
+/* A chunk's time is that of its walk through all stages. Other programs may hold us up: one of a few
+ * tries is enough. */
 static void a_streams_worst_gap_is_two_chunks(void **state)
 {
     (void)state;
     for (uint32_t n = 1; n <= 3; n++) {
-        errmsg e = {0};
         doors d = doors_default();
         d.n_stages = n;
         d.step.prime_chunk = CHUNK_ROWS;
         snprintf(d.fault_text, sizeof d.fault_text, "stage=all,at=prime,kind=slow:%u,every=1", SLOW_MS);
         pipeline *p = open_doors(&d);
-        session *s = primed(p, 0);
-        generation *g;
-        pthread_t thread;
-        primer other = {.p = p};
-        stage_snapshot before, after;
-        OK(session_generate(s, truth[0][0], &(generate_limits){.n_max = N_TOKENS}, &g, &e));
-        assert_int_equal(take(g, 0, 1, 1), 1);
-        pipeline_stage(p, n - 1, &before);
-        assert_int_equal(pthread_create(&thread, NULL, prime_long, &other), 0);
-        uint64_t last = now_ns(), worst = 0;
-        uint32_t came = 1, n_while = 0;
-        while (take(g, 0, 1 + came, 1) == 1) {
-            uint64_t now = now_ns();
-            if (now - last > worst) worst = now - last;
-            last = now;
-            came++;
-            pipeline_stage(p, n - 1, &after);
-            n_while += after.n_chunks > before.n_chunks && after.n_chunks < before.n_chunks + 15;
-        }
-        assert_int_equal(came, N_TOKENS);
-        pthread_join(thread, NULL);
-        assert_int_equal(other.n_wrong, 0);
-        assert_in_range(n_while, 4, N_TOKENS); /* it did go on meanwhile */
-        /* A chunk's time is that of its walk through all stages. */
-assert_in_range(worst / NS_PER_MS, 0, 2 * n * SLOW_MS + 20);
-        OK(generation_close(g, &e));
-        session_drop(s);
+        uint64_t worst = UINT64_MAX;
+        for (uint32_t tries = 0; tries < 5 && worst > 2 * n * SLOW_MS * NS_PER_MS; tries++)
+            worst = worst_gap_ns(p, n - 1);
+        assert_in_range(worst / NS_PER_MS, 0, 2 * n * SLOW_MS);
         pipeline_close(p);
     }
 }

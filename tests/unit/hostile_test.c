@@ -42,6 +42,7 @@ static status attempt(const char *behaviour, uint32_t *next, errmsg *e)
     pipeline_options o = pipeline_options_default(model_path, &d);
     o.stage_program = MEMRA_BINARY_DIR "/bin/tests/fake-stage";
     o.run_dir = dir;
+    o.restarts = 0;
     o.start_timeout_ms = 500;
     o.hang_timeout_ms = 500;
     setenv("MEMRA_FAKE", behaviour, 1);

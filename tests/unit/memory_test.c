@@ -16,7 +16,7 @@
 
 static char dir[] = "/tmp/memra-m.XXXXXX";
 
-/* Fill the context: every position, logits of every row, a token drawn. */
+/* Fill the context: every position, in the longest chunks, logits of every row, a token drawn. */
 static void fill(pipeline *p)
 {
     const plan *planned = pipeline_plan(p);
@@ -29,6 +29,9 @@ static void fill(pipeline *p)
     how.penalty_last_n = 64;
     errmsg e = {0};
     session *s;
+    step_doors whole = doors_default().step;
+    whole.prime_chunk = planned->rows_max;
+    pipeline_set_step_doors(p, &whole);
     uint32_t next, n = planned->n_ctx - 17;
     uint32_t *tokens = calloc(n, sizeof *tokens);
     float *logits = calloc((size_t)16 * n_vocab, sizeof *logits);

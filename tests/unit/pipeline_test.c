@@ -53,6 +53,7 @@ static pipeline_options options(doors *d, uint32_t n_stages)
     pipeline_options o = pipeline_options_default(model_path, d);
     o.stage_program = MEMRA_BINARY_DIR "/bin/memra-stage";
     o.run_dir = dir;
+    o.restarts = 0;
     o.plan.n_sessions = 4;
     o.plan.kv_type = DT_F16;
     o.n_threads = 1;

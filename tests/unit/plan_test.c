@@ -1,4 +1,5 @@
 #include "common/boundary.h"
+#include "common/journal.h"
 #include "common/plan.h"
 #include "common/readback.h"
 #include "common/wire.h"
@@ -328,6 +329,38 @@ static void devices_are_as_the_door_says(void **state)
     assert_int_equal(p.stage[2].device.index, 4);
 }
 
+/* One for each boundary with a hidden state, for all blocks or as many as the bound holds. */
+static void journals_are_planned(void **state)
+{
+    const fixture *f = *state;
+    plan_request r = {.kv_type = DT_F16, .journal_bytes = PLAN_JOURNAL_ALL};
+    assert_int_equal(planned(f, 1, &r).journal_bytes, 0);
+    plan none = planned(f, 3, &(plan_request){.kv_type = DT_F16}), p = planned(f, 3, &r);
+    assert_int_equal(p.n_journal_blocks, 16);
+    assert_int_equal(p.journal_bytes, 2 * journal_bytes(16, 64));
+    assert_int_equal(p.total_bytes, none.total_bytes + p.journal_bytes);
+    r.journal_bytes = 2 * journal_bytes(5, 64);
+    p = planned(f, 3, &r);
+    assert_int_equal(p.n_journal_blocks, 5);
+    assert_int_equal(p.journal_bytes, r.journal_bytes);
+    r.journal_bytes--;
+    assert_int_equal(planned(f, 3, &r).n_journal_blocks, 4);
+    r.journal_bytes = 100;
+    assert_int_equal(planned(f, 3, &r).journal_bytes, 0);
+    /* Rather no journal than no run, unless somebody asked for it. */
+    errmsg e = {0};
+    uint64_t just = none.total_bytes + none.weights_total_bytes;
+    r.journal_bytes = PLAN_JOURNAL_ALL;
+    p = planned(f, 3, &r);
+    assert_int_equal(plan_fits(&p, f->m, just, &e), ST_OK);
+    assert_int_equal(p.journal_bytes, 0);
+    assert_int_equal(p.total_bytes, none.total_bytes);
+    r.journal_bytes = 2 * journal_bytes(16, 64);
+    p = planned(f, 3, &r);
+    assert_int_equal(plan_fits(&p, f->m, just, &e), ST_RESOURCES);
+    assert_int_equal(p.n_journal_blocks, 16);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -340,6 +373,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(enormous_requests_do_not_overflow, begin, end),
         cmocka_unit_test_setup_teardown(what_does_not_fit_is_named, begin, end),
         cmocka_unit_test_setup_teardown(devices_are_as_the_door_says, begin, end),
+        cmocka_unit_test_setup_teardown(journals_are_planned, begin, end),
     };
     tap_begin(60);
     return cmocka_run_group_tests(tests, NULL, NULL);

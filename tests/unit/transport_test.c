@@ -51,7 +51,7 @@ static void open_side(pair *p, uint32_t i, const setting *set, const backend *de
     assert_int_equal(s->b->alloc(s->d, &s->hidden, ROWS * EMBD * sizeof(float), &s->e), ST_OK);
     wire_config c = {.stage_i = i,
                      .n_stages = N,
-                     .epoch = 1,
+                     .edge_epoch = 1,
                      .rows_max = ROWS,
                      .in_fd = p->fd[(i + 1) % N],
                      .out_fd = p->fd[i],
@@ -150,7 +150,8 @@ static void cross(pair *p, uint32_t step, uint32_t n_rows)
         from[i] = value_of(step, i);
     memset(to, 0, ROWS * EMBD * sizeof *to);
     assert_int_equal(edges_send(&tx->x, step % 2, step, rows, n_rows, tx->hidden, &tx->e), ST_OK);
-    incoming in = {.slot = step % 2, .seq = step, .rows = rows, .n_rows = n_rows, .hidden = rx->hidden};
+    incoming in = {
+        .slot = step % 2, .seq = step, .rows = rows, .n_rows = n_rows, .hidden = rx->hidden};
     assert_int_equal(edges_receive(&rx->x, &in, &rx->e), ST_OK);
     for (uint32_t i = 0; i < n_rows * EMBD; i++)
         if (to[i] != value_of(step, i)) fail_msg("step %u element %u", step, i);

@@ -21,10 +21,10 @@ static wire_config *good_config(void)
 {
     head(WIRE_CONFIG, sizeof(wire_config));
     wire_config *c = (wire_config *)(frame + sizeof(wire_header));
-    *c = (wire_config){.stage_i = 1, .n_stages = 2, .epoch = 1, .n_layers = 4, .layer_begin = 2,
+    *c = (wire_config){.stage_i = 1, .n_stages = 2, .epoch = 1, .edge_epoch = 1, .n_layers = 4, .layer_begin = 2,
                        .layer_end = 4, .n_ctx = 64, .n_branches = 1, .rows_max = 8, .n_readback = 1,
                        .kv_type = DT_F16, .device = DEVICE_CPU, .n_threads = 1, .numa_node = WIRE_NONE, .run_block_fd = 3,
-                       .readback_fd = 4, .in_fd = 5, .out_fd = 6, .n_model_fds = 1};
+                       .readback_fd = 4, .in_fd = 5, .out_fd = 6, .journal_in_fd = 7, .journal_out_fd = -1, .n_model_fds = 1};
     return c;
 }
 
@@ -41,6 +41,7 @@ static void config_fields_have_bounds(void **state)
         change;                                                                                    \
         assert_false(wire_valid(frame, CONFIG_BYTES));                                             \
     } while (0)
+    BAD(c->edge_epoch = 0);
     BAD(c->n_stages = 0);
     BAD(c->n_stages = STAGES_MAX + 1);
     BAD(c->stage_i = 2);
@@ -61,6 +62,8 @@ static void config_fields_have_bounds(void **state)
     BAD(c->readback_fd = -1);
     BAD(c->in_fd = -1);
     BAD(c->out_fd = -1);
+    BAD(c->journal_in_fd = -2);
+    BAD(c->journal_out_fd = -2);
     BAD(c->n_model_fds = 0);
     BAD(c->n_model_fds = GGUF_FILES_MAX + 1);
     BAD(c->transport = TRANSPORT_SHM + 1);
@@ -135,6 +138,38 @@ static void step_arrays_lie_inside(void **state)
     BAD_STEP((s->n_rows = 5 + 0x80000000u, s->n_kv_ops = 3 + 0x40000000u));
 }
 
+static void recovery_messages_are_checked(void **state)
+{
+    (void)state;
+    wire_step *s = (wire_step *)(frame + sizeof(wire_header));
+    uint64_t bytes = good_step(1, 2, 0);
+    s->flags = STEP_RESET;
+    assert_false(wire_valid(frame, bytes)); /* a step never resets */
+    ((wire_header *)frame)->kind = WIRE_REPLAY;
+    assert_false(wire_valid(frame, bytes)); /* nor has a replay rounds or groups */
+    const wire_step made = {.flags = STEP_RESET, .rounds = 1, .n_groups = 1};
+    bytes = wire_step_bytes(&made);
+    head(WIRE_REPLAY, (uint32_t)(bytes - sizeof(wire_header)));
+    *s = made;
+    assert_true(wire_valid(frame, bytes));
+    s->flags = STEP_RESET | STEP_THROUGH;
+    assert_true(wire_valid(frame, bytes));
+    s->flags = STEP_OVERLAP;
+    assert_false(wire_valid(frame, bytes));
+    head(WIRE_QUIESCE, 0);
+    assert_true(wire_valid(frame, sizeof(wire_header)));
+    wire_reattach *r = (wire_reattach *)(head(WIRE_REATTACH, sizeof *r) + 1);
+    assert_false(wire_valid(frame, sizeof(wire_header) + sizeof *r));
+    r->edge_epoch = 2;
+    assert_true(wire_valid(frame, sizeof(wire_header) + sizeof *r));
+    head(WIRE_QUIESCED, sizeof(wire_quiesced));
+    assert_true(wire_valid(frame, sizeof(wire_header) + sizeof(wire_quiesced)));
+    head(WIRE_QUIESCED, sizeof(wire_quiesced) - 1);
+    assert_false(wire_valid(frame, sizeof(wire_header) + sizeof(wire_quiesced) - 1));
+    head(WIRE_REPLAYED, sizeof(wire_replayed));
+    assert_true(wire_valid(frame, sizeof(wire_header) + sizeof(wire_replayed)));
+}
+
 static void heads_are_checked(void **state)
 {
     (void)state;
@@ -185,6 +220,7 @@ int main(void)
         cmocka_unit_test(config_fields_have_bounds),
         cmocka_unit_test(step_arrays_lie_inside),
         cmocka_unit_test(texts_are_terminated),
+        cmocka_unit_test(recovery_messages_are_checked),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,247 @@
+/* Stages that are killed are replaced and nobody notices: the recovery gate over models of our own,
+ * one of them with window layers, and what the library says of losses and their bounds. */
+#include "tests/support/tap.h"
+
+#include "common/clock.h"
+#include "common/journal.h"
+#include "coordinator/gates/gate.h"
+#include "tests/support/gguf_build.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define N_VOCAB 320u
+#define N_CTX 400u
+
+static char dir[] = "/tmp/memra-r.XXXXXX";
+static char llama_path[64], gemma_path[64];
+
+#define OK(expr)                                                                                   \
+    do {                                                                                           \
+        errmsg_clear(&e);                                                                          \
+        if ((expr) != ST_OK) fail_msg("%s: %s", #expr, e.text);                                    \
+    } while (0)
+
+static void build(const char *path, const llama_spec *spec)
+{
+    gguf_build *b = gguf_build_llama(spec);
+    gguf_build_file(b, path);
+    gguf_build_free(b);
+}
+
+static int set_up(void **state)
+{
+    (void)state;
+    if (mkdtemp(dir) == NULL) return 1;
+    snprintf(llama_path, sizeof llama_path, "%s/l.gguf", dir);
+    snprintf(gemma_path, sizeof gemma_path, "%s/g.gguf", dir);
+    llama_spec llama = llama_spec_default(), gemma = llama_spec_arch("gemma3");
+    llama.n_layers = 4;
+    llama.n_vocab = N_VOCAB;
+    llama.n_ctx = gemma.n_ctx = N_CTX;
+    build(llama_path, &llama);
+    build(gemma_path, &gemma);
+    return 0;
+}
+
+static int tear_down(void **state)
+{
+    (void)state;
+    unlink(llama_path);
+    unlink(gemma_path);
+    return rmdir(dir); /* not empty: a run directory was left behind */
+}
+
+/* --- the gate ---------------------------------------------------------------------------------------- */
+
+static void gate_is_green(const char *path, uint32_t n_stages, uint32_t kills, uint64_t journal_bytes)
+{
+    errmsg e = {0};
+    common_options c = {.model = path, .doors = doors_default(), .restarts = RESTARTS_DEFAULT};
+    char *log = NULL;
+    size_t log_bytes = 0;
+    c.doors.n_stages = n_stages;
+    c.doors.stages_set = true;
+    c.stage_program = MEMRA_BINARY_DIR "/bin/memra-stage";
+    c.run_dir = dir;
+    c.n_threads = 1;
+    c.start_timeout_s = c.hang_timeout_s = 30;
+    c.restart_window_s = 1;
+    c.plan = (plan_request){.n_ctx = N_CTX, .kv_type = DT_F16, .journal_bytes = journal_bytes};
+    gate_report report = {.to = open_memstream(&log, &log_bytes)};
+    gate_context g = {.common = &c, .model_path = path, .n_prompt = 300, .n_decode = 6, .seed = 5,
+                      .n_kills = kills, .report = &report};
+    gguf *file;
+    model_desc *m = malloc(sizeof *m);
+    OK(gguf_open(&file, path, &e));
+    OK(model_read(m, file, &e));
+    g.model = (gate_model){.n_layers = m->n_layers, .n_vocab = m->n_vocab, .n_embd = m->n_embd,
+                           .n_ctx_train = m->n_ctx_train};
+    memcpy(g.model.cut_forbidden, m->cut_forbidden, sizeof g.model.cut_forbidden);
+    gguf_close(file);
+    free(m);
+    OK(gate_recovery(&g, &e));
+    fclose(report.to);
+    if (report.n_arms == 0 || report.n_red > 0) fail_msg("%s", log);
+    free(log);
+}
+
+static void sessions_go_on(void **state)
+{
+    (void)state;
+    gate_is_green(llama_path, 2, 10, PLAN_JOURNAL_ALL);
+    gate_is_green(llama_path, 3, 10, PLAN_JOURNAL_ALL);
+}
+
+static void sessions_with_window_layers_go_on(void **state)
+{
+    (void)state;
+    gate_is_green(gemma_path, 2, 10, PLAN_JOURNAL_ALL);
+    gate_is_green(gemma_path, 3, 10, PLAN_JOURNAL_ALL);
+}
+
+static void sessions_without_a_journal_go_on(void **state)
+{
+    (void)state;
+    gate_is_green(llama_path, 3, 6, 0);
+    gate_is_green(gemma_path, 3, 6, 0);
+}
+
+/* Some of the blocks that are used have no rows there: those walk all stages. */
+static void sessions_with_half_a_journal_go_on(void **state)
+{
+    (void)state;
+    gate_is_green(llama_path, 3, 6, 2 * journal_bytes(20, 64));
+}
+
+/* --- the library ------------------------------------------------------------------------------------- */
+
+static pipeline *open_n(uint32_t n_stages, uint32_t restarts, const char *fault_text)
+{
+    static doors d;
+    errmsg e = {0};
+    pipeline *p;
+    d = doors_default();
+    d.n_stages = n_stages;
+    if (fault_text != NULL) {
+        snprintf(d.fault_text, sizeof d.fault_text, "%s", fault_text);
+        OK(fault_parse(&d.faults, fault_text, &e));
+    }
+    pipeline_options o = pipeline_options_default(llama_path, &d);
+    o.stage_program = MEMRA_BINARY_DIR "/bin/memra-stage";
+    o.run_dir = dir;
+    o.plan = (plan_request){.n_sessions = 2, .kv_type = DT_F16};
+    o.n_threads = 1;
+    o.restarts = restarts;
+    OK(pipeline_open(&p, &o, NULL, &e));
+    return p;
+}
+
+static session *new_session(pipeline *p)
+{
+    sampler_params greedy = sampler_default();
+    session *s;
+    errmsg e = {0};
+    OK(session_open(p, &greedy, &s, &e));
+    return s;
+}
+
+/* One stage has no neighbours; what it knew comes from tokens alone. */
+static void the_only_stage_is_replaced(void **state)
+{
+    (void)state;
+    errmsg e = {0};
+    uint32_t prompt[100], want[20], got;
+    for (uint32_t i = 0; i < 100; i++) prompt[i] = (i * 37 + 11) % N_VOCAB;
+    pipeline *p = open_n(1, RESTARTS_DEFAULT, NULL);
+    session *s = new_session(p);
+    OK(session_prime(s, prompt, 100, NULL, &want[0], &e));
+    for (uint32_t i = 1; i < 20; i++) OK(session_step(s, want[i - 1], NULL, &want[i], &e));
+    OK(session_truncate(s, 0, &e));
+    OK(session_prime(s, prompt, 100, NULL, &got, &e));
+    for (uint32_t i = 1; i < 20; i++) {
+        stage_snapshot t;
+        pipeline_stage(p, 0, &t);
+        if (i % 5 == 0) kill(t.pid, SIGKILL);
+        OK(session_step(s, got, NULL, &got, &e));
+        assert_int_equal(got, want[i]);
+    }
+    recovery_record r[8];
+    assert_int_equal(pipeline_recoveries(p, 0, r, 8), 3);
+    for (uint32_t i = 0; i < 3; i++) {
+        assert_int_equal(r[i].stage, 0);
+        assert_int_not_equal(r[i].pid, r[i].lost_pid);
+        assert_int_equal(r[i].replayed_rows, 104 + 5 * i);
+        assert_true(r[i].noticed_ns <= r[i].reaped_ns && r[i].reaped_ns <= r[i].loaded_ns &&
+                    r[i].loaded_ns <= r[i].attached_ns && r[i].attached_ns <= r[i].resumed_ns);
+        assert_non_null(strstr(r[i].why.text, "SIGKILL"));
+    }
+    session_drop(s);
+    pipeline_close(p);
+}
+
+static void a_loss_too_many_ends_the_run(void **state)
+{
+    (void)state;
+    errmsg e = {0};
+    pipeline *p = open_n(2, 2, "stage=1,at=decode,kind=exit,every=1");
+    session *s = new_session(p);
+    uint32_t token = 3;
+    stage_snapshot t;
+    OK(session_prime(s, &token, 1, NULL, NULL, &e));
+    assert_int_equal(session_step(s, 1, NULL, NULL, &e), ST_STAGE_LOST);
+    assert_non_null(strstr(e.text, "stage 1 (pid "));
+    assert_non_null(strstr(e.text, "exit code 70; it was replaced 2 times in 60 s"));
+    pipeline_stage(p, 1, &t);
+    assert_int_equal(t.n_lost, 2);
+    assert_int_equal(t.epoch, 3);
+    assert_int_equal(session_step(s, 1, NULL, NULL, &e), ST_STAGE_LOST);
+    assert_int_equal(pipeline_check(p, &e), ST_STAGE_LOST);
+    session_drop(s);
+    pipeline_close(p);
+}
+
+/* Calls that need no stage go on while one is replaced, and are as they were. */
+static void books_change_while_a_stage_is_replaced(void **state)
+{
+    (void)state;
+    errmsg e = {0};
+    uint32_t prompt[150], want, got;
+    for (uint32_t i = 0; i < 150; i++) prompt[i] = (i * 31 + 7) % N_VOCAB;
+    pipeline *p = open_n(3, RESTARTS_DEFAULT, NULL);
+    session *s = new_session(p), *f;
+    OK(session_prime(s, prompt, 150, NULL, &want, &e));
+    OK(session_truncate(s, 100, &e));
+    for (uint32_t stage = 0; stage < 3; stage++) {
+        stage_snapshot t;
+        pipeline_stage(p, stage, &t);
+        kill(t.pid, SIGKILL);
+        OK(session_fork(s, &f, &e)); /* a copy of a block that lost stages have yet to learn */
+        session_drop(s);
+        s = f;
+        OK(session_prime(s, prompt + 100, 50, NULL, &got, &e));
+        assert_int_equal(got, want);
+        OK(session_truncate(s, 100, &e));
+    }
+    assert_int_equal(pipeline_recoveries(p, 0, NULL, 0), 3);
+    session_drop(s);
+    pipeline_close(p);
+}
+
+int main(void)
+{
+    tap_begin(180);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_only_stage_is_replaced),
+        cmocka_unit_test(books_change_while_a_stage_is_replaced),
+        cmocka_unit_test(a_loss_too_many_ends_the_run),
+        cmocka_unit_test(sessions_go_on),
+        cmocka_unit_test(sessions_with_window_layers_go_on),
+        cmocka_unit_test(sessions_without_a_journal_go_on),
+        cmocka_unit_test(sessions_with_half_a_journal_go_on),
+    };
+    return cmocka_run_group_tests(tests, set_up, tear_down);
+}
