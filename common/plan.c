@@ -328,11 +328,23 @@ status plan_make(plan *out, const model_desc *m, const doors *d, const plan_requ
     return ST_OK;
 }
 
-/* A tied head that two stages map lies in the page cache once. */
+static bool on_device(const stage_plan *s)
+{
+    return s->device.kind == DEVICE_CUDA;
+}
+
+/* Of the host. A tied head that two stages map lies in the page cache once. What a CUDA device holds
+ * is not the host's: its weights pass through the page cache and need not stay there. */
 static uint64_t needed_bytes(const plan *p, const model_desc *m)
 {
-    uint64_t twice = m->tied && p->cuts.n_stages > 1 ? m->output.t->bytes : 0;
-    return p->total_bytes + p->weights_total_bytes - twice;
+    const stage_plan *first = &p->stage[0], *last = &p->stage[p->cuts.n_stages - 1];
+    bool twice = m->tied && first != last && !on_device(first) && !on_device(last);
+    uint64_t n = p->total_bytes + p->weights_total_bytes - (twice ? m->output.t->bytes : 0);
+    for (uint32_t s = 0; s < p->cuts.n_stages; s++) {
+        const stage_plan *sp = &p->stage[s];
+        if (on_device(sp)) n -= sp->weights_bytes + sp->kv_bytes + sp->scratch_bytes;
+    }
+    return n;
 }
 
 static uint64_t stage_bytes(const stage_plan *s)

@@ -69,6 +69,7 @@ static status read_and_plan(pipeline *p, errmsg *e)
     if (p->model == NULL) return errmsg_set(e, ST_RESOURCES, "no memory for the model description");
     TRY(model_read(p->model, p->file, e));
     TRY(placement_plan(&p->plan, p->model, &p->doors, &p->o.plan, e));
+    TRY(placement_fits(&p->plan, &p->gpus, e));
     uint64_t available = inventory_memory_available();
     TRY(plan_fits(&p->plan, p->model, available > 0 ? available + in_memory : 0, e));
     p->n_stages = p->plan.cuts.n_stages;
