@@ -13,16 +13,18 @@ struct __align__(16) block_state
     float parts[2][WARPS][8];
     float sums[8];
     uint32_t maxima[WARPS];
+    walk_product product[2]; // the one in hand and the next
+    // then the row or an attention item, all products' walk_weights, the rings
 };
 
 // All blocks of the launch: what any of them wrote before is read (past the first cache) by all
 // after it.
 static __device__ void meet_all(uint32_t *count, uint32_t target)
 {
-    __threadfence();
     meet_block();
     if (threadIdx.x == 0) {
         uint32_t now;
+        __threadfence(); // for all of the block
         asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(count) : "memory");
         do {
             asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(now) : "l"(count) : "memory");
@@ -150,56 +152,103 @@ static __device__ float piece_sum(walk_ring &ring, cuda_form form, uint32_t n, c
 
 // The warp's pieces of a product; the row is in xs.
 static __device__ void multiply(const walk_args &a, walk_ring &ring, block_state &b,
-                                uint32_t product_i, const __half *xs, int exponent)
+                                const walk_weights &w, uint32_t product_i, const __half *xs,
+                                int exponent)
 {
-    const walk_product *p = a.product + product_i;
-    uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, turn = 0;
-    walk_share share(p, product_i, warp);
+    const walk_product &p = b.product[product_i % 2];
+    uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, turn = 0, begin, n;
+    uint32_t n_segments = 1u << w.segments_log2;
+    walk_share share(w, product_i, warp);
     float gate = 0;
-    for (uint32_t i = 0; i < share.n_pieces; i++) {
-        uint32_t part, tile, begin, n;
+    while (share.next(w)) {
         __syncwarp();
-        share.piece(p, i, &part, &tile);
-        cuda_form form = (cuda_form)p->part[part].form;
-        share.units(p, p->n_blocks / cuda_unit_blocks(form), &begin, &n);
-        uint32_t o = tile * TILE_OUT + lane / 4;
-        bool mine = lane % 4 == 0 && share.segment == 0 && o < p->part[part].n_out;
-        float *out = p->part[part].out + o;
-        float before = mine && p->end == WALK_ADD ? __ldcg(out) : 0;
+        cuda_form form = (cuda_form)w.form[share.part];
+        auto &part = p.part[share.part];
+        share.units(w, w.n_blocks / cuda_unit_blocks(form), &begin, &n);
+        uint32_t o = share.tile * TILE_OUT + lane / 4;
+        bool mine = lane % 4 == 0 && share.segment == 0 && o < part.n_out;
+        float before = mine && p.end == WALK_ADD ? __ldcg(part.out + o) : 0;
         float sum = piece_sum(ring, form, n,
                               (const char *)xs + begin * cuda_unit_blocks(form) * 64 + lane % 4 * 8,
                               lane);
-        if (p->n_segments > 1) {
+        if (n_segments > 1) {
             if (lane % 4 == 0) b.parts[turn][warp][lane / 4] = sum;
-            asm volatile("bar.sync %0, %1;" ::"r"(warp / p->n_segments + 2),
-                         "r"(32 * p->n_segments)
+            asm volatile("bar.sync %0, %1;" ::"r"((warp >> w.segments_log2) + 2),
+                         "r"(32 * n_segments)
                          : "memory");
-            for (uint32_t s = 1; s < p->n_segments; s++)
+            for (uint32_t s = 1; s < n_segments; s++)
                 sum = __fadd_rn(sum, b.parts[turn][(warp + s) % WARPS][lane / 4]);
             turn ^= 1;
         }
         if (!mine) continue;
-        float y = finish_sum(sum, exponent + p->part[part].exponent, p->part[part].bias, o);
-        if (share.paired && part == 0) {
-            gate = activated(p->end, y);
+        float y = finish_sum(sum, exponent + part.exponent, part.bias, o);
+        if (w.paired && share.part == 0) {
+            gate = activated(p.end, y);
             continue;
         }
-        if (share.paired) y = __fmul_rn(gate, y);
-        if (p->end == WALK_ADD) y = __fadd_rn(before, y);
-        *out = y;
-        if (magnitude_bits(y) < 0x7f800000u) continue;
-        if (p->is_hidden != 0) a.finite[0] = 1;
-        if (product_i == 4 * a.n_layers) a.finite[1] = 1;
+        if (w.paired) y = __fmul_rn(gate, y);
+        if (p.end == WALK_ADD) y = __fadd_rn(before, y);
+        part.out[o] = y;
+        if (p.finite_i != WALK_NO_FLAG && magnitude_bits(y) >= 0x7f800000u)
+            a.finite[p.finite_i] = 1;
     }
+}
+
+// Ask for product i's description; and have it where it is read.
+static __device__ __forceinline__ uint32_t call_product(const walk_args &a, uint32_t i)
+{
+    bool mine = threadIdx.x < sizeof(walk_product) / 4 && i < a.n_products;
+    return mine ? __ldg((const uint32_t *)(a.product + i) + threadIdx.x) : 0;
+}
+
+static __device__ __forceinline__ void put_product(block_state &b, uint32_t i, uint32_t word)
+{
+    if (threadIdx.x < sizeof(walk_product) / 4)
+        ((uint32_t *)&b.product[i % 2])[threadIdx.x] = word;
+}
+
+// All products and, in between, the attention: warps 0 to 15.
+static __device__ void go(const walk_args &a, walk_ring ring, block_state &b,
+                          const walk_weights *weights, char *row)
+{
+    __half *xs = (__half *)row;
+    uint32_t position = __ldg(a.position), target = *(volatile uint32_t *)(a.meet + 1);
+    if (blockIdx.x == 0 && threadIdx.x < 2) a.finite[threadIdx.x] = 0;
+    put_product(b, 0, call_product(a, 0));
+    meet_block();
+    for (uint32_t i = 0; i < a.n_products; i++) {
+        const walk_product &p = b.product[i % 2];
+        bool begins_layer = i % 4 == 0 && i < 4 * a.n_layers;
+        uint32_t next = call_product(a, i + 1);
+        if (begins_layer) call_items(a, a.pools + i / 4, position);
+        int exponent = p.norm != nullptr ? take_normed(xs, p.x, p.norm, p.n_in, a.rms_eps, b)
+                                         : take_row(xs, p.x, p.n_in, b.maxima);
+        put_product(b, i + 1, next);
+        meet_block();
+        multiply(a, ring, b, weights[i], i, xs, exponent);
+        if (i + 1 == a.n_products) break; // nobody waits for the last
+        call_norm(b.product[(i + 1) % 2].norm, b.product[(i + 1) % 2].n_in);
+        meet_all(a.meet, target += gridDim.x);
+        if (!begins_layer) continue;
+        for_items(a, position, [&](const item_of &it) { run_item(a, a.pools + i / 4, it, row); });
+        meet_all(a.meet, target += gridDim.x);
+    }
+    if (blockIdx.x == 0 && threadIdx.x == 0) a.meet[1] = target;
+}
+
+static __host__ __device__ __forceinline__ uint32_t weights_bytes(uint32_t n_products)
+{
+    return (n_products * (uint32_t)sizeof(walk_weights) + 127) / 128 * 128;
 }
 
 __global__ void __launch_bounds__(THREADS + 32, 1) walk(const walk_args a)
 {
     extern __shared__ __align__(128) char shared[];
     block_state &b = *(block_state *)shared;
-    char *row = shared + sizeof b, *slots = row + a.x_bytes;
+    char *row = shared + sizeof b, *weights = row + a.x_bytes;
+    char *slots = weights + weights_bytes(a.n_products);
     uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    uint32_t n_slots = min((SHARED_MAX - (uint32_t)sizeof b - a.x_bytes) / (WARPS * SLOT), SLOTS_MAX);
+    uint32_t n_slots = min((uint32_t)(shared + SHARED_MAX - slots) / (WARPS * SLOT), SLOTS_MAX);
     if (threadIdx.x < WARPS) {
         for (uint32_t i = 0; i < n_slots; i++) {
             barrier_init(&b.full[threadIdx.x][i]);
@@ -207,34 +256,20 @@ __global__ void __launch_bounds__(THREADS + 32, 1) walk(const walk_args a)
         }
         barrier_init_done();
     }
+    for (uint32_t i = threadIdx.x; i < a.n_products * sizeof(walk_weights) / 8; i += THREADS + 32)
+        ((uint64_t *)weights)[i] = __ldg((const uint64_t *)a.weights + i);
     __syncthreads();
     uint32_t mine = warp < WARPS ? warp : lane % WARPS;
     walk_ring ring = {slots + mine * n_slots * SLOT, b.full[mine], b.empty[mine], n_slots, 0, 0};
-    if (warp == WARPS) {
-        if (lane < WARPS) feed(a, ring, lane);
-        return;
-    }
+    if (warp < WARPS)
+        go(a, ring, b, (const walk_weights *)weights, row);
+    else if (lane < WARPS)
+        feed((const walk_weights *)weights, a.n_products, ring, lane);
+}
 
-    __half *xs = (__half *)row;
-    uint32_t position = __ldg(a.position), target = *(volatile uint32_t *)(a.meet + 1);
-    if (blockIdx.x == 0 && threadIdx.x < 2) a.finite[threadIdx.x] = 0;
-    call_norm(a.product[0].norm, a.product[0].n_in);
-    for (uint32_t i = 0; i < a.n_products; i++) {
-        const walk_product *p = a.product + i;
-        bool begins_layer = i % 4 == 0 && i < 4 * a.n_layers;
-        if (begins_layer) call_items(a, a.pools + i / 4, position);
-        int exponent = p->norm != nullptr ? take_normed(xs, p->x, p->norm, p->n_in, a.rms_eps, b)
-                                          : take_row(xs, p->x, p->n_in, b.maxima);
-        meet_block();
-        multiply(a, ring, b, i, xs, exponent);
-        if (i + 1 == a.n_products) break; // nobody waits for the last
-        call_norm(p[1].norm, p[1].n_in);
-        meet_all(a.meet, target += gridDim.x);
-        if (!begins_layer) continue;
-        for_items(a, position, [&](const item_of &it) { run_item(a, a.pools + i / 4, it, row); });
-        meet_all(a.meet, target += gridDim.x);
-    }
-    if (blockIdx.x == 0 && threadIdx.x == 0) a.meet[1] = target;
+int64_t cuda_walk_rings_bytes(uint32_t n_products, uint32_t x_bytes)
+{
+    return (int64_t)SHARED_MAX - (int64_t)sizeof(block_state) - x_bytes - weights_bytes(n_products);
 }
 
 uint32_t cuda_walk_x_bytes(uint32_t n_in, uint32_t n_head)
