@@ -1,9 +1,9 @@
 /* walk.h - all layers of a range for one row in one launch: what the kernel is told.
  *
  * A block on every SM goes through the products in order; between two of them all blocks meet. A
- * warp of each block does nothing but copy weights to the rings of the 16 others, as far ahead as
- * there is room, through every border: what a product waits for (the row, the other blocks) costs
- * no bandwidth. The operations are those of the single ops, in their order: the same bits. */
+ * warp copies weights to a ring of its own as far ahead as there is room, through every border: what
+ * a product waits for (the row, the other blocks) costs little bandwidth. The operations are those
+ * of the single ops, in their order: the same bits. */
 #ifndef KERNELS_CUDA_WALK_H
 #define KERNELS_CUDA_WALK_H
 

@@ -1,6 +1,7 @@
-// walk_ring.cuh - weights on their way to the warps of a walk: each of the 16 has a ring of slots in
-// shared memory, and lane w of a warp of its own fills ring w. Both sides go through the same pieces
-// in the same order; a piece is one tile, or one segment of it.
+// walk_ring.cuh - weights on their way to the warps of a walk: each has a ring of slots in shared
+// memory, which its lane 0 fills, a slot for each that was used. What is copied goes through the same
+// pieces in the same order as what is used, some slots ahead; a piece is one tile, or one segment of
+// it.
 #ifndef KERNELS_CUDA_WALK_RING_CUH
 #define KERNELS_CUDA_WALK_RING_CUH
 
@@ -57,54 +58,26 @@ struct walk_share
     }
 };
 
-__device__ __forceinline__ bool barrier_test(uint64_t *b, uint32_t parity)
-{
-    uint32_t done;
-    asm volatile("{\n.reg .pred p;\nmbarrier.test_wait.parity.shared::cta.b64 p, [%1], %2;\n"
-                 "selp.b32 %0, 1, 0, p;\n}"
-                 : "=r"(done)
-                 : "r"(shared_address(b)), "r"(parity)
-                 : "memory");
-    return done != 0;
-}
-
-__device__ __forceinline__ void barrier_arrive(uint64_t *b)
-{
-    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(b)) : "memory");
-}
-
+// A warp's ring. from, left, most: what is to be copied next of a piece; known to lane 0 only.
 struct walk_ring
 {
     char *slots;
-    uint64_t *full, *empty;
-    uint32_t n_slots, slot, parity;
-
-    __device__ __forceinline__ void step()
-    {
-        if (++slot == n_slots) {
-            slot = 0;
-            parity ^= 1;
-        }
-    }
-};
-
-// What a lane of the copying warp is at.
-struct walk_feeder
-{
+    uint64_t *full;
+    const walk_weights *weights; // of all products
+    uint32_t n_products, n_slots, slot, parity, next_slot, product_i;
     walk_share share;
     const char *from;
-    uint32_t left, most, product_i; // left: bytes of the piece; most: in a slot
+    uint32_t left, most;
 
     // Have something left to copy, from the next piece if need be; false: all is copied.
-    __device__ __forceinline__ bool find(const walk_weights *weights, uint32_t n_products,
-                                         uint32_t warp)
+    __device__ __forceinline__ bool find()
     {
         while (left == 0) {
             const walk_weights &w = weights[product_i];
             if (!share.next(w)) {
                 if (product_i + 1 >= n_products) return false;
                 product_i++;
-                share = walk_share(weights[product_i], product_i, warp);
+                share = walk_share(weights[product_i], product_i, threadIdx.x / 32);
                 continue;
             }
             cuda_form form = (cuda_form)w.form[share.part];
@@ -117,29 +90,28 @@ struct walk_feeder
         }
         return true;
     }
-};
-
-// Fill ring w, for all products: lane w of the warp that copies. The lanes stay together.
-static __device__ void feed(const walk_weights *weights, uint32_t n_products, walk_ring ring,
-                            uint32_t warp)
-{
-    constexpr uint32_t ALL = (1u << WARPS) - 1;
-    walk_feeder f = {walk_share(weights[0], 0, warp), nullptr, 0, 0, 0};
-    while (true) {
-        bool some = f.find(weights, n_products, warp);
-        if (!__any_sync(ALL, some)) return;
-        bool free = some && barrier_test(ring.empty + ring.slot, ring.parity ^ 1);
-        if (free) {
-            uint32_t n = min(f.left, f.most);
-            barrier_expect(ring.full + ring.slot, n);
-            bulk_copy(ring.slots + ring.slot * SLOT, f.from, n, ring.full + ring.slot);
-            ring.step();
-            f.from += n;
-            f.left -= n;
-        }
-        __syncwarp(ALL);
+    // Lane 0: copy into the next slot, which must be free.
+    __device__ __forceinline__ void copy()
+    {
+        if (!find()) return;
+        uint32_t n = min(left, most);
+        barrier_expect(full + next_slot, n);
+        bulk_copy(slots + next_slot * SLOT, from, n, full + next_slot);
+        from += n;
+        left -= n;
+        if (++next_slot == n_slots) next_slot = 0;
     }
-}
+    // The slot in hand is used: by the whole warp.
+    __device__ __forceinline__ void step()
+    {
+        __syncwarp();
+        if (threadIdx.x % 32 == 0) copy();
+        if (++slot == n_slots) {
+            slot = 0;
+            parity ^= 1;
+        }
+    }
+};
 
 // The sum of a piece's chain; x: the lane's values of its first step. The output of lane 4 o is
 // valid.
@@ -168,8 +140,6 @@ static __device__ __forceinline__ float chain(walk_ring &ring, uint32_t n, const
             for (uint32_t j = 0; j < m; j++)
                 multiply(at + j * form::unit_bytes, x + j * X_UNIT);
         }
-        __syncwarp();
-        if (lane == 0) barrier_arrive(ring.empty + ring.slot);
         ring.step();
         n -= m;
         x += m * X_UNIT;
