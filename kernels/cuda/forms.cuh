@@ -1,10 +1,9 @@
 // forms.cuh - how weights lie in a tile (launch.h) and how a lane makes its operand registers of
 // them: per block of 32 inputs four registers, those of two k16 steps.
 //
-// reader(unit, lane).block(j): the registers of the unit's block j, asked for in ascending order and
-// with j known to the compiler. The f16 numbers are those that dequant.cuh's value rounds to: a
-// product of a scale and a small integer is exact in f32, so that one fused multiply-add rounds as
-// the difference of two products does.
+// each(unit, lane, f): f(j, registers) for the unit's blocks in order. The f16 numbers are those
+// that dequant.cuh's value rounds to: a product of a scale and a small integer is exact in f32, so
+// that one fused multiply-add rounds as the difference of two products does.
 #ifndef KERNELS_CUDA_FORMS_CUH
 #define KERNELS_CUDA_FORMS_CUH
 
@@ -29,17 +28,11 @@ struct form_f16 {
     {
         return *reinterpret_cast<const uint4 *>(block + lane * 16);
     }
-    struct reader
+    template <class F>
+    static __device__ __forceinline__ void each(const char *unit, uint32_t lane, F f)
     {
-        uint4 w;
-        __device__ __forceinline__ reader(const char *unit, uint32_t lane) : w(operand(unit, lane))
-        {
-        }
-        __device__ __forceinline__ uint4 block(uint32_t) const
-        {
-            return w;
-        }
-    };
+        f(0, operand(unit, lane));
+    }
 };
 
 struct form_q8 {
@@ -59,17 +52,11 @@ struct form_q8 {
         return make_uint4(pair(p.x, 0x4140, d), pair(p.x, 0x4342, d), pair(p.y, 0x4140, d),
                           pair(p.y, 0x4342, d));
     }
-    struct reader
+    template <class F>
+    static __device__ __forceinline__ void each(const char *unit, uint32_t lane, F f)
     {
-        uint4 w;
-        __device__ __forceinline__ reader(const char *unit, uint32_t lane) : w(operand(unit, lane))
-        {
-        }
-        __device__ __forceinline__ uint4 block(uint32_t) const
-        {
-            return w;
-        }
-    };
+        f(0, operand(unit, lane));
+    }
 };
 
 // What `field` puts above a field: 2^(23 - at) for at = 0, 4, .. 16 or 0, 6, 12. In registers that
@@ -117,50 +104,41 @@ struct form_q4k {
     static constexpr uint32_t unit_blocks = 8, unit_bytes = Q4K_UNIT;
     static constexpr uint32_t scales_at = 1024, d_at = 1152;
 
-    struct reader
+    static __device__ __forceinline__ uint4 block(const field_bases<4> &b, uint32_t x, float scale,
+                                                  float min)
     {
-        const char *words_at;
-        uint32_t scales[4], words[4];
-        float d, m, d0, m0;
-        field_bases<4> bases;
-
-        __device__ __forceinline__ reader(const char *unit, uint32_t lane)
-        {
-            uint4 s = *reinterpret_cast<const uint4 *>(unit + scales_at + lane / 4 * 16);
-            __half2 both = *reinterpret_cast<const __half2 *>(unit + d_at + lane / 4 * 4);
-            words_at = unit + lane * 16;
-            scales[0] = s.x;
-            scales[1] = s.y;
-            scales[2] = s.z;
-            scales[3] = s.w;
-            d = __low2float(both);
-            m = __high2float(both);
-            d0 = __fmul_rn(d, -0x1p23f); // exact, as its sum with d times (2^23 + a byte)
-            m0 = __fmul_rn(m, -0x1p23f);
-        }
-        __device__ __forceinline__ uint4 block(uint32_t j)
-        {
-            if (j % 4 == 0) {
-                uint4 q = *reinterpret_cast<const uint4 *>(words_at + j / 4 * 512);
-                words[0] = q.x;
-                words[1] = q.y;
-                words[2] = q.z;
-                words[3] = q.w;
-            }
-            uint32_t sm = scales[j / 2] >> (j % 2 * 16), x = words[j % 4], y = x >> 12;
-            float scale = __fmaf_rn(d, byte_above<0>(sm), d0);
-            float min = __fmaf_rn(m, byte_above<1>(sm), m0);
-            float q[8] = {field<0, 4>(bases, x, 0),  field<4, 4>(bases, x, 0),
-                          field<8, 4>(bases, x, 0),  field<12, 4>(bases, x, 0),
-                          field<16, 4>(bases, x, 0), field<8, 4>(bases, y, 0),
-                          field<12, 4>(bases, y, 0), field<16, 4>(bases, y, 0)};
+        uint32_t y = x >> 12;
+        float q[8] = {field<0, 4>(b, x, 0),  field<4, 4>(b, x, 0),  field<8, 4>(b, x, 0),
+                      field<12, 4>(b, x, 0), field<16, 4>(b, x, 0), field<8, 4>(b, y, 0),
+                      field<12, 4>(b, y, 0), field<16, 4>(b, y, 0)};
 #pragma unroll
-            for (uint32_t i = 0; i < 8; i++)
-                q[i] = __fmaf_rn(scale, q[i], -min);
-            return make_uint4(rounded_pair(q[0], q[1]), rounded_pair(q[2], q[3]),
-                              rounded_pair(q[4], q[5]), rounded_pair(q[6], q[7]));
+        for (uint32_t i = 0; i < 8; i++)
+            q[i] = __fmaf_rn(scale, q[i], -min);
+        return make_uint4(rounded_pair(q[0], q[1]), rounded_pair(q[2], q[3]),
+                          rounded_pair(q[4], q[5]), rounded_pair(q[6], q[7]));
+    }
+    template <class F>
+    static __device__ __forceinline__ void each(const char *unit, uint32_t lane, F f)
+    {
+        uint4 s = *reinterpret_cast<const uint4 *>(unit + scales_at + lane / 4 * 16);
+        __half2 both = *reinterpret_cast<const __half2 *>(unit + d_at + lane / 4 * 4);
+        float d = __low2float(both), m = __high2float(both);
+        field_bases<4> bases;
+        float d0 = __fmul_rn(d, -0x1p23f), m0 = __fmul_rn(m, -0x1p23f); // exact
+        uint32_t scales[4] = {s.x, s.y, s.z, s.w};
+#pragma unroll
+        for (uint32_t h = 0; h < 2; h++) {
+            uint4 q = *reinterpret_cast<const uint4 *>(unit + h * 512 + lane * 16);
+            uint32_t words[4] = {q.x, q.y, q.z, q.w};
+#pragma unroll
+            for (uint32_t j = 0; j < 4; j++) {
+                uint32_t sm = scales[h * 2 + j / 2] >> (j % 2 * 16);
+                float scale = __fmaf_rn(d, byte_above<0>(sm), d0);
+                float min = __fmaf_rn(m, byte_above<1>(sm), m0);
+                f(h * 4 + j, block(bases, words[j], scale, min));
+            }
         }
-    };
+    }
 };
 
 // A unit is a super-block of 256 inputs: [3][32 lanes][4 u32] of values, three words for each two
@@ -170,53 +148,45 @@ struct form_q6k {
     static constexpr uint32_t unit_blocks = 8, unit_bytes = Q6K_UNIT;
     static constexpr uint32_t scales_at = 1536, d_at = 1664;
 
-    struct reader
+    template <class F>
+    static __device__ __forceinline__ void each(const char *unit, uint32_t lane, F f)
     {
-        uint32_t scales[4], words[12];
-        float d;
+        uint4 s = *reinterpret_cast<const uint4 *>(unit + scales_at + lane / 4 * 16);
+        float d = __half2float(*reinterpret_cast<const __half *>(unit + d_at + lane / 4 * 2));
+        uint32_t scales[4] = {s.x, s.y, s.z, s.w}, words[12];
         field_bases<6> bases;
-
-        __device__ __forceinline__ reader(const char *unit, uint32_t lane)
-        {
-            uint4 s = *reinterpret_cast<const uint4 *>(unit + scales_at + lane / 4 * 16);
-            scales[0] = s.x;
-            scales[1] = s.y;
-            scales[2] = s.z;
-            scales[3] = s.w;
-            d = __half2float(*reinterpret_cast<const __half *>(unit + d_at + lane / 4 * 2));
 #pragma unroll
-            for (uint32_t g = 0; g < 3; g++)
-                *reinterpret_cast<uint4 *>(words + g * 4) =
-                    *reinterpret_cast<const uint4 *>(unit + g * 512 + lane * 16);
-        }
-        // Field f of the sixteen of three words, less 32.
-        __device__ __forceinline__ float value(const uint32_t *w, uint32_t f) const
-        {
-            if (f == 15)
-                return field<0, 6>(bases, w[0] >> 30 | (w[1] >> 28 & 12) | (w[2] >> 26 & 48), 32);
-            uint32_t x = w[f / 5], at = f % 5;
-            if (at > 2) x >>= 12;
-            return at == 0              ? field<0, 6>(bases, x, 32)
-                   : at == 1 || at == 3 ? field<6, 6>(bases, x, 32)
-                                        : field<12, 6>(bases, x, 32);
-        }
-        template <uint32_t STEP> __device__ __forceinline__ float scale_of(uint32_t packed) const
-        {
+        for (uint32_t g = 0; g < 3; g++)
+            *reinterpret_cast<uint4 *>(words + g * 4) =
+                *reinterpret_cast<const uint4 *>(unit + g * 512 + lane * 16);
+#pragma unroll
+        for (uint32_t t = 0; t < 4; t++) {
+            float v[16];
+#pragma unroll
+            for (uint32_t c = 0; c < 3; c++) {
+                uint32_t x = words[t * 3 + c], y = x >> 12;
+                v[c * 5] = field<0, 6>(bases, x, 32);
+                v[c * 5 + 1] = field<6, 6>(bases, x, 32);
+                v[c * 5 + 2] = field<12, 6>(bases, x, 32);
+                v[c * 5 + 3] = field<6, 6>(bases, y, 32);
+                v[c * 5 + 4] = field<12, 6>(bases, y, 32);
+            }
+            uint32_t a = words[t * 3], b = words[t * 3 + 1], c = words[t * 3 + 2];
+            v[15] = field<0, 6>(bases, a >> 30 | (b >> 28 & 12) | (c >> 26 & 48), 32);
             constexpr float above = 0x1p23f + 128;
-            return __fmul_rn(d, __fsub_rn(byte_above<STEP>(packed), above));
-        }
-        __device__ __forceinline__ uint4 block(uint32_t j) const
-        {
-            const uint32_t *w = words + j / 2 * 3;
-            uint32_t s = scales[j / 2] >> (j % 2 * 16), r[4];
-            float by[2] = {scale_of<0>(s), scale_of<1>(s)};
+            float by[4] = {__fmul_rn(d, __fsub_rn(byte_above<0>(scales[t]), above)),
+                           __fmul_rn(d, __fsub_rn(byte_above<1>(scales[t]), above)),
+                           __fmul_rn(d, __fsub_rn(byte_above<2>(scales[t]), above)),
+                           __fmul_rn(d, __fsub_rn(byte_above<3>(scales[t]), above))};
+            uint32_t r[8];
 #pragma unroll
-            for (uint32_t i = 0; i < 4; i++)
-                r[i] = rounded_pair(__fmul_rn(by[i / 2], value(w, j % 2 * 8 + 2 * i)),
-                                    __fmul_rn(by[i / 2], value(w, j % 2 * 8 + 2 * i + 1)));
-            return make_uint4(r[0], r[1], r[2], r[3]);
+            for (uint32_t i = 0; i < 8; i++)
+                r[i] = rounded_pair(__fmul_rn(by[i / 2], v[2 * i]),
+                                    __fmul_rn(by[i / 2], v[2 * i + 1]));
+            f(2 * t, make_uint4(r[0], r[1], r[2], r[3]));
+            f(2 * t + 1, make_uint4(r[4], r[5], r[6], r[7]));
         }
-    };
+    }
 };
 
 // call(form) with the form's structure.

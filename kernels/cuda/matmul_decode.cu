@@ -80,26 +80,23 @@ static __device__ __forceinline__ void multiply(float d[4], const char *unit, co
                                                 uint32_t lane)
 {
     constexpr uint32_t step_bytes = ROWS * 32;
-    typename form::reader reader(unit, lane);
-#pragma unroll
-    for (uint32_t j = 0; j < form::unit_blocks; j++) {
-        uint4 w = reader.block(j);
+    form::each(unit, lane, [&](uint32_t j, uint4 w) {
         const char *at = x + j * 2 * step_bytes;
         if (ROWS == 16) {
             uint4 x0 = *(const uint4 *)at, x1 = *(const uint4 *)(at + step_bytes);
             mma_step(d, x0.x, x0.y, x0.z, x0.w, w.x, w.y);
             mma_step(d, x1.x, x1.y, x1.z, x1.w, w.z, w.w);
-            continue;
-        }
-        uint2 x0 = *(const uint2 *)at, x1 = *(const uint2 *)(at + step_bytes);
-        if (ROWS == 1) {
-            mma_one_row(d, w.x, w.y, x0.x, x0.y);
-            mma_one_row(d, w.z, w.w, x1.x, x1.y);
         } else {
-            mma_step(d, x0.x, 0, x0.y, 0, w.x, w.y);
-            mma_step(d, x1.x, 0, x1.y, 0, w.z, w.w);
+            uint2 x0 = *(const uint2 *)at, x1 = *(const uint2 *)(at + step_bytes);
+            if (ROWS == 1) {
+                mma_one_row(d, w.x, w.y, x0.x, x0.y);
+                mma_one_row(d, w.z, w.w, x1.x, x1.y);
+            } else {
+                mma_step(d, x0.x, 0, x0.y, 0, w.x, w.y);
+                mma_step(d, x1.x, 0, x1.y, 0, w.z, w.w);
+            }
         }
-    }
+    });
 }
 
 template <class form, int ROWS>

@@ -145,10 +145,8 @@ template <class form> static __global__ void expand(uint4 *to, const char *units
     uint32_t lane = threadIdx.x % 32;
     if (i >= n) return;
     uint4 *block = to + i / 32 * form::unit_blocks * 32 + lane;
-    typename form::reader reader(units + i / 32 * form::unit_bytes, lane);
-#pragma unroll
-    for (uint32_t j = 0; j < form::unit_blocks; j++)
-        block[j * 32] = reader.block(j);
+    form::each(units + i / 32 * form::unit_bytes, lane,
+               [&](uint32_t j, uint4 w) { block[j * 32] = w; });
 }
 
 cudaError_t cuda_expand(cudaStream_t s, void *to, const cuda_matrix *w)

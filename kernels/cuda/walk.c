@@ -47,7 +47,6 @@ static bool takes(const walk_desc *w)
                                    &l->ffn_gate, &l->ffn_up, &l->ffn_down};
         for (size_t j = 0; j < sizeof all / sizeof *all; j++)
             if (!takes_weight(all[j])) return false;
-        if (cuda_matrix_of(&l->ffn_gate).form != cuda_matrix_of(&l->ffn_up).form) return false;
     }
     return true;
 }
@@ -86,10 +85,6 @@ static void add_part(draft *d, const dev_weight *weight, dev_ptr bias, dev_ptr o
         d->w->segments_log2++;
     for (uint32_t k = i; k < WALK_PARTS; k++)
         d->w->tile_end[k] = (uint16_t)d->n_tiles;
-    uint32_t n_units = d->w->n_blocks / cuda_unit_blocks(m.form), step = cuda_walk_units(m.form);
-    if (d->w->paired) step /= 2;
-    uint32_t n_chunks = ((n_units + n_segments - 1) / n_segments + step - 1) / step;
-    if (n_chunks > d->w->n_chunks) d->w->n_chunks = (uint8_t)n_chunks;
 }
 
 static void describe_layer(walk_product p[4], walk_weights weights[4], const walk_desc *w,

@@ -1,5 +1,5 @@
-// The walk of one row through all layers (walk.h). Warps 0 to 15 of a block multiply and attend, the
-// last one copies weights. The row of a product is made anew by every block, in its shared memory.
+// The walk of one row through all layers (walk.h). The row of a product is made anew by every block,
+// in its shared memory.
 #include "kernels/cuda/walk_attention.cuh"
 
 #include "kernels/cpu/gelu.h"
@@ -8,8 +8,8 @@ static constexpr uint32_t SHARED_MAX = 227 * 1024, NORM_THREADS = 256;
 
 struct __align__(16) block_state
 {
-    uint64_t full[SLOTS_MAX], empty[SLOTS_MAX];
-    float parts[2][WARPS][2][8];
+    uint64_t full[WARPS][SLOTS_MAX];
+    float parts[2][WARPS][8];
     float sums[8];
     uint32_t maxima[WARPS];
     walk_product product[2]; // the one in hand and the next
@@ -132,82 +132,62 @@ static __device__ float activated(uint32_t end, float g)
     return __fdiv_rn(g, __fadd_rn(1.0f, exp_f32(__fmul_rn(g, a))));
 }
 
-template <class form>
-static __device__ __forceinline__ void sum_form(float d[4], const walk_ring &ring,
-                                                const walk_weights &w, const walk_piece &p,
-                                                uint32_t stride, const __half *xs, uint32_t lane)
+static __device__ float piece_sum(walk_ring &ring, cuda_form form, uint32_t n, const char *x,
+                                  uint32_t lane)
 {
-    const char *x = (const char *)xs + p.begin * form::unit_blocks * 64 + lane % 4 * 8;
-    if (w.paired)
-        chain<form, true>(d, ring, p.n, w.n_chunks, stride, x, lane);
-    else
-        chain<form, false>(d, ring, p.n, w.n_chunks, stride, x, lane);
-}
-
-static __device__ __forceinline__ void sum_piece(float d[4], const walk_ring &ring,
-                                                 const walk_weights &w, const walk_piece &p,
-                                                 uint32_t stride, const __half *xs, uint32_t lane)
-{
-    switch ((cuda_form)w.form[p.part]) {
+    switch (form) {
     case FORM_F16:
-        return sum_form<form_f16>(d, ring, w, p, stride, xs, lane);
+        return chain<form_f16>(ring, n, x, lane);
     case FORM_Q8:
-        return sum_form<form_q8>(d, ring, w, p, stride, xs, lane);
+        return chain<form_q8>(ring, n, x, lane);
     case FORM_Q4K:
-        return sum_form<form_q4k>(d, ring, w, p, stride, xs, lane);
+        return chain<form_q4k>(ring, n, x, lane);
     default:
-        return sum_form<form_q6k>(d, ring, w, p, stride, xs, lane);
+        return chain<form_q6k>(ring, n, x, lane);
     }
 }
 
-// The segments of a tile meet in the first one's warp: added in ascending order.
-static __device__ __forceinline__ void add_segments(block_state &b, const walk_weights &w,
-                                                    float d[4], uint32_t turn)
-{
-    uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, n = 1u << w.segments_log2;
-    if (n == 1) return;
-    if (lane % 4 == 0) {
-        b.parts[turn][warp][0][lane / 4] = d[0];
-        b.parts[turn][warp][1][lane / 4] = d[2];
-    }
-    asm volatile("bar.sync %0, %1;" ::"r"((warp >> w.segments_log2) + 2), "r"(32 * n) : "memory");
-    for (uint32_t s = 1; s < n; s++) {
-        d[0] = __fadd_rn(d[0], b.parts[turn][(warp + s) % WARPS][0][lane / 4]);
-        d[2] = __fadd_rn(d[2], b.parts[turn][(warp + s) % WARPS][1][lane / 4]);
-    }
-}
-
-// The warp's pieces of a product; the row is in xs. The ring moves on by all pieces of the block.
+// The warp's pieces of a product; the row is in xs.
 static __device__ void multiply(const walk_args &a, walk_ring &ring, block_state &b,
                                 const walk_weights &w, uint32_t product_i, const __half *xs,
                                 int exponent)
 {
     const walk_product &p = b.product[product_i % 2];
-    uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, turn = 0;
-    for (walk_round r(w); r.n_warps > 0; r.next(w), turn ^= 1) {
-        walk_ring mine = ring;
-        ring.skip_many(r.n_warps * w.n_chunks);
-        if (warp >= r.n_warps) continue;
-        mine.skip(warp);
-        walk_piece piece(w, r, warp);
-        auto &part = p.part[piece.part];
-        uint32_t o = piece.tile * TILE_OUT + lane / 4;
-        bool ends = lane % 4 == 0 && piece.segment == 0 && o < part.n_out;
-        float before = ends && p.end == WALK_ADD ? __ldcg(part.out + o) : 0;
-        float d[4] = {0, 0, 0, 0};
-        sum_piece(d, mine, w, piece, r.n_warps, xs, lane);
-        add_segments(b, w, d, turn);
-        if (ends) {
-            float y = finish_sum(d[0], exponent + part.exponent, part.bias, o);
-            if (p.end == WALK_ADD) y = __fadd_rn(before, y);
-            if (w.paired)
-                y = __fmul_rn(activated(p.end, y), finish_sum(d[2], exponent + p.part[1].exponent,
-                                                              p.part[1].bias, o));
-            part.out[o] = y;
-            if (p.finite_i != WALK_NO_FLAG && magnitude_bits(y) >= 0x7f800000u)
-                a.finite[p.finite_i] = 1;
-        }
+    uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, turn = 0, begin, n;
+    uint32_t n_segments = 1u << w.segments_log2;
+    walk_share share(w, product_i, warp);
+    float gate = 0;
+    while (share.next(w)) {
         __syncwarp();
+        cuda_form form = (cuda_form)w.form[share.part];
+        auto &part = p.part[share.part];
+        share.units(w, w.n_blocks / cuda_unit_blocks(form), &begin, &n);
+        uint32_t o = share.tile * TILE_OUT + lane / 4;
+        bool mine = lane % 4 == 0 && share.segment == 0 && o < part.n_out;
+        float before = mine && p.end == WALK_ADD ? __ldcg(part.out + o) : 0;
+        float sum = piece_sum(ring, form, n,
+                              (const char *)xs + begin * cuda_unit_blocks(form) * 64 + lane % 4 * 8,
+                              lane);
+        if (n_segments > 1) {
+            if (lane % 4 == 0) b.parts[turn][warp][lane / 4] = sum;
+            asm volatile("bar.sync %0, %1;" ::"r"((warp >> w.segments_log2) + 2),
+                         "r"(32 * n_segments)
+                         : "memory");
+            for (uint32_t s = 1; s < n_segments; s++)
+                sum = __fadd_rn(sum, b.parts[turn][(warp + s) % WARPS][lane / 4]);
+            turn ^= 1;
+        }
+        if (!mine) continue;
+        float y = finish_sum(sum, exponent + part.exponent, part.bias, o);
+        if (w.paired && share.part == 0) {
+            gate = activated(p.end, y);
+            continue;
+        }
+        if (w.paired) y = __fmul_rn(gate, y);
+        if (p.end == WALK_ADD) y = __fadd_rn(before, y);
+        part.out[o] = y;
+        if (p.finite_i != WALK_NO_FLAG && magnitude_bits(y) >= 0x7f800000u)
+            a.finite[p.finite_i] = 1;
     }
 }
 
@@ -242,8 +222,7 @@ static __device__ int take(const walk_args &a, block_state &b, __half *xs, uint3
 }
 
 // All products and, in between, the attention.
-static __device__ void go(const walk_args &a, walk_ring ring, block_state &b,
-                          const walk_weights *weights, char *row)
+static __device__ void go(const walk_args &a, walk_ring &ring, block_state &b, char *row)
 {
     __half *xs = (__half *)row;
     uint32_t target = *(volatile uint32_t *)(a.meet + 1);
@@ -259,7 +238,7 @@ static __device__ void go(const walk_args &a, walk_ring ring, block_state &b,
         put_product(b, i + 1, next);
         meet_block();
         if (begins_layer) call_items(a, a.pools + i / 4, position, tables_at);
-        multiply(a, ring, b, weights[i], i, xs, exponent);
+        multiply(a, ring, b, ring.weights[i], i, xs, exponent);
         if (i + 1 == a.n_products) break; // nobody waits for the last
         target += gridDim.x;
         if (!begins_layer) continue;
@@ -275,26 +254,29 @@ static __host__ __device__ __forceinline__ uint32_t weights_bytes(uint32_t n_pro
     return (n_products * (uint32_t)sizeof(walk_weights) + 127) / 128 * 128;
 }
 
-__global__ void __launch_bounds__(THREADS + 32, 1) walk(const walk_args a)
+__global__ void __launch_bounds__(THREADS, 1) walk(const walk_args a)
 {
     extern __shared__ __align__(128) char shared[];
     block_state &b = *(block_state *)shared;
     char *row = shared + sizeof b, *weights = row + a.x_bytes;
     char *slots = weights + weights_bytes(a.n_products);
-    uint32_t n_slots = min((uint32_t)(shared + SHARED_MAX - slots) / SLOT, SLOTS_MAX);
-    if (threadIdx.x < n_slots) {
-        barrier_init(&b.full[threadIdx.x]);
-        barrier_init(&b.empty[threadIdx.x]);
+    uint32_t warp = threadIdx.x / 32;
+    uint32_t n_slots = min((uint32_t)(shared + SHARED_MAX - slots) / (WARPS * SLOT), SLOTS_MAX);
+    if (threadIdx.x < WARPS) {
+        for (uint32_t i = 0; i < n_slots; i++)
+            barrier_init(&b.full[threadIdx.x][i]);
         barrier_init_done();
     }
-    for (uint32_t i = threadIdx.x; i < a.n_products * sizeof(walk_weights) / 8; i += THREADS + 32)
+    for (uint32_t i = threadIdx.x; i < a.n_products * sizeof(walk_weights) / 8; i += THREADS)
         ((uint64_t *)weights)[i] = __ldg((const uint64_t *)a.weights + i);
     __syncthreads();
-    walk_ring ring = {slots, b.full, b.empty, n_slots, 0, 0};
-    if (threadIdx.x < THREADS)
-        go(a, ring, b, (const walk_weights *)weights, row);
-    else
-        feed((const walk_weights *)weights, a.n_products, ring);
+    const walk_weights *w = (const walk_weights *)weights;
+    walk_ring ring = {slots + warp * n_slots * SLOT, b.full[warp], w, a.n_products, n_slots, 0, 0, 0,
+                      0, walk_share(w[0], 0, warp), nullptr, 0, 0};
+    for (uint32_t i = 0; threadIdx.x % 32 == 0 && i < n_slots; i++)
+        ring.copy();
+    __syncwarp();
+    go(a, ring, b, row);
 }
 
 int64_t cuda_walk_rings_bytes(uint32_t n_products, uint32_t x_bytes)
@@ -322,7 +304,7 @@ cudaError_t cuda_launch_walk(cudaStream_t s, const walk_args *a, uint32_t n_sms)
     together.val.cooperative = 1;
     cudaLaunchConfig_t config = {};
     config.gridDim = dim3(n_sms);
-    config.blockDim = dim3(THREADS + 32);
+    config.blockDim = dim3(THREADS);
     config.dynamicSmemBytes = SHARED_MAX;
     config.stream = s;
     config.attrs = &together;

@@ -1,10 +1,9 @@
 /* walk.h - all layers of a range for one row in one launch: what the kernel is told.
  *
  * A block on every SM goes through the products in order; between two of them all blocks meet. A
- * warp of each block does nothing but copy weights into a ring, in the order in which the others will
- * use them and as far ahead as there is room, through every border: what a product waits for (the
- * row, the other blocks) costs little bandwidth. The operations are those of the single ops, in
- * their order: the same bits. */
+ * warp copies weights to a ring of its own as far ahead as there is room, through every border: what
+ * a product waits for (the row, the other blocks) costs little bandwidth. The operations are those
+ * of the single ops, in their order: the same bits. */
 #ifndef KERNELS_CUDA_WALK_H
 #define KERNELS_CUDA_WALK_H
 
@@ -40,16 +39,8 @@ typedef struct {
     uint8_t form[WALK_PARTS];
     uint8_t segments_log2;
     uint16_t n_blocks;
-    uint8_t n_chunks;              /* that a piece is copied in, at most */
-    uint8_t paired;                /* 1: a piece is tile t of part 0 and of part 1, of one form */
+    uint16_t paired;               /* 1: tile t of part 0, then of part 1 */
 } walk_weights;
-
-/* Units of a form that are copied at once, into one slot of a ring; paired: half of each part. */
-#define WALK_SLOT 4736u
-static inline BOTH_SIDES uint32_t cuda_walk_units(cuda_form form)
-{
-    return form == FORM_F16 ? 8u : form == FORM_Q8 ? 16u : form == FORM_Q4K ? 4u : 2u;
-}
 
 /* One layer's pools of f16. */
 typedef struct {

@@ -64,11 +64,17 @@ struct item_part
 {
     uint4 v[TILES][2];
 
-    __device__ __forceinline__ void ask(const __half *tile, uint32_t b, uint32_t n)
+    __device__ __forceinline__ void ask(const walk_args &a, const item_of &it, const __half *pool,
+                                        const uint64_t at[TILES])
     {
+        uint32_t n_chunks = a.n_head * 8;
 #pragma unroll
-        for (uint32_t c = 0; c < 2; c++)
-            v[b][c] = ((const uint4 *)tile)[min(threadIdx.x + c * THREADS, n * 8 - 1)];
+        for (uint32_t b = 0; b < TILES; b++) {
+            if (it.cell * CELL_KEYS + b * POOL_KEYS > it.position) break;
+#pragma unroll
+            for (uint32_t c = 0; c < 2; c++)
+                v[b][c] = ((const uint4 *)(pool + at[b]))[min(threadIdx.x + c * THREADS, n_chunks - 1)];
+        }
     }
     // Tile b to shared memory: rows of n f16 and some more, for the banks.
     __device__ __forceinline__ void put(__half *tile, uint32_t b, uint32_t n) const
@@ -84,10 +90,9 @@ struct item_part
 };
 
 // Scores of the cell's keys, tile by tile: thread t has key t % 64 of the tile for head t / 64.
-// Meanwhile values come in where keys have gone out.
 static __device__ void score(const walk_args &a, const item_of &it, item_state &st,
-                             const item_part &keys, item_part &values, const __half *const v_at[TILES],
-                             const float *qs, __half *tile, const __half *new_key)
+                             const item_part &keys, const float *qs, __half *tile,
+                             const __half *new_key)
 {
     uint32_t n = a.n_head, t = threadIdx.x, j = t % POOL_KEYS, h = t / POOL_KEYS;
 #pragma unroll
@@ -96,12 +101,10 @@ static __device__ void score(const walk_args &a, const item_of &it, item_state &
         if (it.cell * CELL_KEYS + b * POOL_KEYS > it.position) break;
         meet_block();
         keys.put(tile, b, n);
-        values.ask(v_at[b], b, n);
         meet_block();
         if (h >= it.n_heads || key > it.position) continue;
         const __half *k = key == it.position ? new_key : tile + j * (n + ROW_PAD);
         float s = 0;
-#pragma unroll 4
         for (uint32_t d = 0; d < n; d += 8) {
             uint4 packed = *(const uint4 *)(k + d);
             const __half *kv = (const __half *)&packed;
@@ -159,44 +162,29 @@ static __device__ void weigh(const item_of &it, item_state &st)
     }
 }
 
-// acc += e v, unless e is 0.
-__device__ __forceinline__ void add_value(float &acc, float e, float v)
-{
-    asm("{\n.reg .pred some;\nsetp.neu.f32 some, %1, 0f00000000;\n"
-        "@some fma.rn.f32 %0, %1, %2, %0;\n}"
-        : "+f"(acc)
-        : "f"(e), "f"(v));
-}
-
-// The thread's output: value d of head q, a chain over the keys; those past the position have e 0.
+// The thread's output: value d of head q, a chain over the keys.
 static __device__ float sum_values(const walk_args &a, const item_of &it, item_state &st,
                                    const item_part &values, __half *tile, const __half *new_value)
 {
     uint32_t n = a.n_head, q = threadIdx.x / n, d = threadIdx.x % n;
+    uint32_t n_keys = min(it.position + 1 - it.cell * CELL_KEYS, CELL_KEYS);
     float acc = 0;
 #pragma unroll
     for (uint32_t b = 0; b < TILES; b++) {
-        uint32_t key = it.cell * CELL_KEYS + b * POOL_KEYS;
-        if (key > it.position) break;
+        if (b * POOL_KEYS >= n_keys) break;
         meet_block();
         values.put(tile, b, n);
         meet_block();
-        if (it.position - key < POOL_KEYS) { // the row's own among them
-            if (threadIdx.x < n)
-                tile[(it.position - key) * (n + ROW_PAD) + threadIdx.x] = new_value[threadIdx.x];
-            meet_block();
-        }
         if (q >= it.n_heads) continue;
-        const float4 *e = (const float4 *)&st.e[q][b * POOL_KEYS];
-        const __half *v = tile + d;
-#pragma unroll 4
-        for (uint32_t j = 0; j < POOL_KEYS; j += 4, v += 4 * (n + ROW_PAD)) {
-            float4 four = e[j / 4];
-            add_value(acc, four.x, __half2float(v[0]));
-            add_value(acc, four.y, __half2float(v[n + ROW_PAD]));
-            add_value(acc, four.z, __half2float(v[2 * (n + ROW_PAD)]));
-            add_value(acc, four.w, __half2float(v[3 * (n + ROW_PAD)]));
-        }
+        uint32_t keys = min(n_keys - b * POOL_KEYS, POOL_KEYS);
+        const float *e = &st.e[q][b * POOL_KEYS];
+        bool ends = it.cell * CELL_KEYS + b * POOL_KEYS + keys == it.position + 1;
+        if (ends) keys--;
+#pragma unroll 8
+        for (uint32_t j = 0; j < keys; j++)
+            acc = e[j] != 0.0f ? __fmaf_rn(e[j], __half2float(tile[j * (n + ROW_PAD) + d]), acc)
+                               : acc;
+        if (ends) acc = e[keys] != 0.0f ? __fmaf_rn(e[keys], __half2float(new_value[d]), acc) : acc;
     }
     meet_block(); // l is there too
     return acc;
@@ -250,15 +238,13 @@ static __device__ void run_item(const walk_args &a, const walk_pools *pools, con
     float *qs = (float *)(shared + sizeof st);
     __half *new_key = (__half *)(qs + ITEM_HEADS * n), *new_value = new_key + n;
     __half *tile = new_value + n;
-    item_part keys, values;
-    const __half *v_at[TILES];
+    uint64_t at[TILES];
 #pragma unroll
-    for (uint32_t b = 0; b < TILES; b++) {
-        uint32_t key = min(it.cell * CELL_KEYS + b * POOL_KEYS, last);
-        uint64_t at = keys_at(a, it.kv_head, tables_at, key);
-        keys.ask((const __half *)pools->k + at, b, n);
-        v_at[b] = (const __half *)pools->v + at;
-    }
+    for (uint32_t b = 0; b < TILES; b++)
+        at[b] = keys_at(a, it.kv_head, tables_at, min(it.cell * CELL_KEYS + b * POOL_KEYS, last));
+    item_part keys, values;
+    keys.ask(a, it, (const __half *)pools->k, at);
+    values.ask(a, it, (const __half *)pools->v, at);
     meet();
     meet_block(); // what the item before had in shared memory is no longer read
     for (uint32_t i = t; i < it.n_heads * n; i += THREADS)
@@ -268,7 +254,7 @@ static __device__ void run_item(const walk_args &a, const walk_pools *pools, con
                        (uint64_t)(it.position % POOL_KEYS) * n;
         write_own(a, it, pools, own, angles, new_key, new_value);
     }
-    score(a, it, st, keys, values, v_at, qs, tile, new_key);
+    score(a, it, st, keys, qs, tile, new_key);
     weigh(it, st);
     float acc = sum_values(a, it, st, values, tile, new_value);
 

@@ -1,8 +1,7 @@
-// walk_ring.cuh - weights on their way to the warps of a walk. A product's tiles go to the block's
-// warps in rounds: in each, a warp has a piece (one tile, or one segment of it; of a paired product
-// one tile of each part), copied in n_chunks chunks. The ring's slots are filled in the order of
-// rounds, chunks, warps, by one more warp; a warp that uses a chunk knows its place from that order.
-// Where a piece has fewer chunks than another of its product, the rest of its slots stay empty.
+// walk_ring.cuh - weights on their way to the warps of a walk: each has a ring of slots in shared
+// memory, which its lane 0 fills, a slot for each that was used. What is copied goes through the same
+// pieces in the same order as what is used, some slots ahead; a piece is one tile, or one segment of
+// it.
 #ifndef KERNELS_CUDA_WALK_RING_CUH
 #define KERNELS_CUDA_WALK_RING_CUH
 
@@ -10,171 +9,142 @@
 #include "kernels/cuda/walk.h"
 
 static constexpr uint32_t WARPS = 16, THREADS = WARPS * 32; // that multiply
-static constexpr uint32_t SLOT = WALK_SLOT, SLOTS_MAX = 48;
+static constexpr uint32_t SLOT = 2432, SLOTS_MAX = 8;
 
-// A product's pieces in this block.
-struct walk_round
+// Bytes of whole units in a slot.
+__device__ __forceinline__ uint32_t slot_bytes(cuda_form form)
 {
-    uint32_t n_tiles;  // of the block (pairs of tiles, where paired)
-    uint32_t first;    // the round's first of them
-    uint32_t n_warps;  // that have a piece in the round
-
-    __device__ __forceinline__ walk_round(const walk_weights &w)
-    {
-        uint32_t all = w.tile_end[2];
-        n_tiles = blockIdx.x < all ? (all - blockIdx.x + gridDim.x - 1) / gridDim.x : 0;
-        first = 0;
-        n_warps = min(n_tiles << w.segments_log2, WARPS);
-    }
-    __device__ __forceinline__ void next(const walk_weights &w)
-    {
-        first += WARPS >> w.segments_log2;
-        n_warps = min((n_tiles - min(first, n_tiles)) << w.segments_log2, WARPS);
-    }
-};
-
-// What `warp` has in a round: units [begin, begin + n) of a tile of a part (paired: of part 0 and of
-// part 1).
-struct walk_piece
-{
-    uint32_t part, tile, segment, begin, n, n_units;
-
-    __device__ __forceinline__ walk_piece(const walk_weights &w, const walk_round &r, uint32_t warp)
-    {
-        segment = warp & ((1u << w.segments_log2) - 1);
-        tile = blockIdx.x + gridDim.x * (r.first + (warp >> w.segments_log2));
-        part = (tile >= w.tile_end[0]) + (tile >= w.tile_end[1]);
-        if (part > 0) tile -= w.tile_end[part - 1];
-        n_units = w.n_blocks / cuda_unit_blocks((cuda_form)w.form[part]);
-        uint32_t each = (n_units + (1u << w.segments_log2) - 1) >> w.segments_log2;
-        begin = min(segment * each, n_units);
-        n = min(each, n_units - begin);
-    }
-};
-
-__device__ __forceinline__ void barrier_arrive(uint64_t *b)
-{
-    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(b)) : "memory");
+    return form == FORM_F16   ? SLOT / F16_BLOCK * F16_BLOCK
+           : form == FORM_Q8  ? SLOT / Q8_BLOCK * Q8_BLOCK
+           : form == FORM_Q4K ? SLOT / Q4K_UNIT * Q4K_UNIT
+                              : SLOT / Q6K_UNIT * Q6K_UNIT;
 }
 
-// A place in the order of slots.
+// The pieces of one product that a warp has, one after the other.
+struct walk_share
+{
+    uint32_t at, stride, part, tile, segment;
+
+    __device__ __forceinline__ walk_share(const walk_weights &w, uint32_t product_i, uint32_t warp)
+    {
+        warp ^= product_i % 2 * (WARPS / 2); // so that small products do not meet in one ring
+        segment = warp & ((1u << w.segments_log2) - 1);
+        at = blockIdx.x + gridDim.x * (warp >> w.segments_log2);
+        stride = gridDim.x * (WARPS >> w.segments_log2);
+        part = 1; // paired: the one before the next
+    }
+    // The next piece is of tile `tile` of part `part`; false: there is none.
+    __device__ __forceinline__ bool next(const walk_weights &w)
+    {
+        if (at >= w.tile_end[2]) return false;
+        if (w.paired) {
+            part ^= 1;
+            tile = at;
+            if (part == 1) at += stride;
+            return true;
+        }
+        part = (at >= w.tile_end[0]) + (at >= w.tile_end[1]);
+        tile = at - (part > 0 ? w.tile_end[part - 1] : 0);
+        at += stride;
+        return true;
+    }
+    // Units [begin, begin + n) of n_units are the segment's.
+    __device__ __forceinline__ void units(const walk_weights &w, uint32_t n_units, uint32_t *begin,
+                                          uint32_t *n) const
+    {
+        uint32_t each = (n_units + (1u << w.segments_log2) - 1) >> w.segments_log2;
+        *begin = min(segment * each, n_units);
+        *n = min(each, n_units - *begin);
+    }
+};
+
+// A warp's ring. from, left, most: what is to be copied next of a piece; known to lane 0 only.
 struct walk_ring
 {
     char *slots;
-    uint64_t *full, *empty;
-    uint32_t n_slots, slot, parity;
+    uint64_t *full;
+    const walk_weights *weights; // of all products
+    uint32_t n_products, n_slots, slot, parity, next_slot, product_i;
+    walk_share share;
+    const char *from;
+    uint32_t left, most;
 
-    __device__ __forceinline__ void skip(uint32_t n) // fewer than n_slots
+    // Have something left to copy, from the next piece if need be; false: all is copied.
+    __device__ __forceinline__ bool find()
     {
-        slot += n;
-        if (slot >= n_slots) {
-            slot -= n_slots;
+        while (left == 0) {
+            const walk_weights &w = weights[product_i];
+            if (!share.next(w)) {
+                if (product_i + 1 >= n_products) return false;
+                product_i++;
+                share = walk_share(weights[product_i], product_i, threadIdx.x / 32);
+                continue;
+            }
+            cuda_form form = (cuda_form)w.form[share.part];
+            uint32_t unit_bytes = cuda_unit_bytes(form), begin, n;
+            uint32_t n_units = w.n_blocks / cuda_unit_blocks(form);
+            share.units(w, n_units, &begin, &n);
+            from = w.data[share.part] + ((uint64_t)share.tile * n_units + begin) * unit_bytes;
+            left = n * unit_bytes;
+            most = slot_bytes(form);
+        }
+        return true;
+    }
+    // Lane 0: copy into the next slot, which must be free.
+    __device__ __forceinline__ void copy()
+    {
+        if (!find()) return;
+        uint32_t n = min(left, most);
+        barrier_expect(full + next_slot, n);
+        bulk_copy(slots + next_slot * SLOT, from, n, full + next_slot);
+        from += n;
+        left -= n;
+        if (++next_slot == n_slots) next_slot = 0;
+    }
+    // The slot in hand is used: by the whole warp.
+    __device__ __forceinline__ void step()
+    {
+        __syncwarp();
+        if (threadIdx.x % 32 == 0) copy();
+        if (++slot == n_slots) {
+            slot = 0;
             parity ^= 1;
         }
     }
-    __device__ __forceinline__ void skip_many(uint32_t n)
-    {
-        uint32_t at = slot + n, turns = at / n_slots;
-        slot = at - turns * n_slots;
-        parity ^= turns & 1;
-    }
 };
 
-// Fill the ring for all products: a whole warp, whose lane w has the piece of warp w in hand.
-static __device__ void feed(const walk_weights *weights, uint32_t n_products, walk_ring ring)
+// The sum of a piece's chain; x: the lane's values of its first step. The output of lane 4 o is
+// valid.
+template <class form>
+static __device__ __forceinline__ float chain(walk_ring &ring, uint32_t n, const char *x,
+                                              uint32_t lane)
 {
-    uint32_t lane = threadIdx.x % 32;
-    for (uint32_t i = 0; i < n_products; i++) {
-        const walk_weights &w = weights[i];
-        for (walk_round r(w); r.n_warps > 0; r.next(w)) {
-            walk_piece p(w, r, min(lane, r.n_warps - 1));
-            cuda_form form = (cuda_form)w.form[p.part];
-            uint32_t unit_bytes = cuda_unit_bytes(form), left = p.n * unit_bytes;
-            uint32_t most = cuda_walk_units(form) * unit_bytes >> w.paired;
-            uint64_t at = ((uint64_t)p.tile * p.n_units + p.begin) * unit_bytes;
-            const char *from = w.data[p.part] + at, *from_1 = w.data[1] + at;
-            for (uint32_t c = 0; c < w.n_chunks; c++) {
-                for (uint32_t warp = 0; warp < r.n_warps; warp++) {
-                    barrier_wait(ring.empty + ring.slot, ring.parity ^ 1);
-                    if (lane == warp) {
-                        uint32_t n = min(left, most);
-                        uint64_t *full = ring.full + ring.slot;
-                        char *to = ring.slots + ring.slot * SLOT;
-                        barrier_expect(full, n << w.paired);
-                        if (n > 0) bulk_copy(to, from, n, full);
-                        if (n > 0 && w.paired) bulk_copy(to + most, from_1, n, full);
-                        from += n;
-                        from_1 += n;
-                        left -= n;
-                    }
-                    __syncwarp(); // nobody waits for a slot that another's copy would free
-                    ring.skip(1);
-                }
-            }
-        }
-    }
-}
-
-// The row's values for both steps of a block.
-__device__ __forceinline__ uint4 row_block(const char *x)
-{
-    uint2 x0 = *(const uint2 *)x, x1 = *(const uint2 *)(x + 32);
-    return make_uint4(x0.x, x0.y, x1.x, x1.y);
-}
-
-// A unit of one tile, or of two: the second at unit_1.
-template <class form, bool PAIRED>
-static __device__ __forceinline__ void multiply_unit(float d[4], const char *unit,
-                                                     const char *unit_1, const char *x,
-                                                     uint32_t lane)
-{
-    typename form::reader first(unit, lane), second(PAIRED ? unit_1 : unit, lane);
-#pragma unroll
-    for (uint32_t j = 0; j < form::unit_blocks; j++) {
-        uint4 v = row_block(x + j * 64), w = first.block(j);
-        if (PAIRED) {
-            uint4 u = second.block(j);
-            mma_step(d, w.x, u.x, w.y, u.y, v.x, v.y);
-            mma_step(d, w.z, u.z, w.w, u.w, v.z, v.w);
-        } else {
-            mma_one_row(d, w.x, w.y, v.x, v.y);
-            mma_one_row(d, w.z, w.w, v.z, v.w);
-        }
-    }
-}
-
-// The chain of a piece of n units, or of the two of a paired product: in lane 4 o the sums of output
-// o, in d[0] and d[2]. x: the lane's values of the first step; stride: of the warp's slots.
-template <class form, bool PAIRED>
-static __device__ __forceinline__ void chain(float d[4], walk_ring ring, uint32_t n,
-                                             uint32_t n_chunks, uint32_t stride, const char *x,
-                                             uint32_t lane)
-{
-    constexpr uint32_t UNITS = form::unit_bytes == F16_BLOCK   ? 8
-                               : form::unit_bytes == Q8_BLOCK  ? 16
-                               : form::unit_bytes == Q4K_UNIT ? 4
-                                                               : 2;
-    constexpr uint32_t STEP = PAIRED ? UNITS / 2 : UNITS, X_UNIT = form::unit_blocks * 64;
-    for (uint32_t c = 0; c < n_chunks; c++, ring.skip(stride)) {
-        const char *at = ring.slots + ring.slot * SLOT, *at_1 = at + STEP * form::unit_bytes;
+    constexpr uint32_t STEP = SLOT / form::unit_bytes, X_UNIT = form::unit_blocks * 64;
+    float d[4] = {0, 0, 0, 0};
+    auto multiply = [&](const char *unit, const char *at) {
+        form::each(unit, lane, [&](uint32_t j, uint4 w) {
+            uint2 x0 = *(const uint2 *)(at + j * 64), x1 = *(const uint2 *)(at + j * 64 + 32);
+            mma_one_row(d, w.x, w.y, x0.x, x0.y);
+            mma_one_row(d, w.z, w.w, x1.x, x1.y);
+        });
+    };
+    while (n > 0) {
+        const char *at = ring.slots + ring.slot * SLOT;
         uint32_t m = min(n, STEP);
         barrier_wait(ring.full + ring.slot, ring.parity);
-        if (form::unit_blocks == 1 && m == STEP) {
+        if (m == STEP) {
 #pragma unroll
             for (uint32_t j = 0; j < STEP; j++)
-                multiply_unit<form, PAIRED>(d, at + j * form::unit_bytes,
-                                            at_1 + j * form::unit_bytes, x + j * X_UNIT, lane);
+                multiply(at + j * form::unit_bytes, x + j * X_UNIT);
         } else {
-#pragma unroll 1
             for (uint32_t j = 0; j < m; j++)
-                multiply_unit<form, PAIRED>(d, at + j * form::unit_bytes,
-                                            at_1 + j * form::unit_bytes, x + j * X_UNIT, lane);
+                multiply(at + j * form::unit_bytes, x + j * X_UNIT);
         }
-        __syncwarp();
-        if (lane == 0) barrier_arrive(ring.empty + ring.slot);
+        ring.step();
         n -= m;
         x += m * X_UNIT;
     }
+    return d[0];
 }
 
 #endif
