@@ -114,6 +114,8 @@ cudaError_t cuda_matmul_f32(cudaStream_t s, float *out, const cuda_matrix *w, co
 
 /* --- weights --- */
 
+/* Device bytes that a matrix takes, the driver's rounding left out. */
+uint64_t cuda_weight_bytes(dtype type, uint32_t n_in, uint32_t n_out);
 /* Tiles of w in FORM_F16, at `to`: cuda_tile_bytes(FORM_F16, w->n_in) each. */
 cudaError_t cuda_expand(cudaStream_t s, void *to, const cuda_matrix *w);
 /* n_out rows (a multiple of TILE_OUT, or the matrix's last) of `stored`, as the file has them, to
