@@ -129,9 +129,15 @@ static inline cudaError_t start(void (*kernel)(P...), dim3 grid, uint32_t thread
 
 struct form_f16 {
     static constexpr uint32_t bytes = F16_BLOCK;
+    // Four core matrices, dealt out to the warp; block: in shared memory.
     static __device__ __forceinline__ uint4 operand(const char *block, uint32_t lane)
     {
-        return *reinterpret_cast<const uint4 *>(block + lane * 16);
+        uint4 v;
+        asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+                     : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                     : "r"(shared_address(block) + lane * 16)
+                     : "memory");
+        return v;
     }
 };
 
@@ -154,9 +160,10 @@ struct form_q8 {
     }
 };
 
-// Where value (output o within its tile, input k within its block) stands in a block: lane * 8 + i.
-__host__ __device__ __forceinline__ uint32_t value_place(uint32_t o, uint32_t k)
+// Where value (output o within its tile, input k within its block) stands in a block, by form.
+__host__ __device__ __forceinline__ uint32_t value_place(cuda_form form, uint32_t o, uint32_t k)
 {
+    if (form == FORM_F16) return k / 8 * 64 + o * 8 + k % 8;
     uint32_t lane = o * 4 + k % 8 / 2;
     return lane * 8 + k / 16 * 4 + k % 16 / 8 * 2 + k % 2;
 }

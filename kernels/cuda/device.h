@@ -14,8 +14,9 @@
 
 #define CUDA_EVENTS         256u          /* recorded and not yet done, at most */
 #define CUDA_PIECE_BYTES    (16ull << 20) /* of weights, on their way */
-#define CUDA_PREPARED_BYTES (64ull << 20) /* activations in the tensor core's order, per queue */
+#define CUDA_PREPARED_BYTES (112ull << 20) /* activations in the tensor core's order, per queue */
 #define CUDA_PREPARED_ROWS  4096u
+#define CUDA_EXPANDED_BYTES (112ull << 20) /* a packed weight's values, or a part of it, per queue */
 #define CUDA_PARTIAL_BYTES  (64ull << 20) /* attention cells that wait to be merged, per queue */
 
 typedef struct cuda_weight cuda_weight;
@@ -32,6 +33,7 @@ typedef struct {
 struct backend_device {
     int ordinal;
     uint32_t n_sms;
+    cuda_prompt prompt;
     char name[96];
     cudaEvent_t event[CUDA_EVENTS];
     _Atomic uint64_t event_value[CUDA_EVENTS]; /* what the event was recorded as */
@@ -45,8 +47,10 @@ struct backend_queue {
     cudaStream_t stream;
     void *prepared;     /* CUDA_PREPARED_BYTES */
     int32_t *exponents; /* [CUDA_PREPARED_ROWS] */
+    void *expanded;     /* CUDA_EXPANDED_BYTES */
     float *partial;     /* CUDA_PARTIAL_BYTES */
-    /* What `prepared` holds: x [prepared_rows, prepared_n] as it was; 0 rows: nothing. */
+    /* What `prepared` holds: x [prepared_rows, prepared_n] as it was, in the order for few rows or
+     * for many, which their number decides; 0 rows: nothing. */
     uint64_t prepared_x;
     uint32_t prepared_n, prepared_rows;
 };

@@ -7,7 +7,7 @@ static __device__ float weight_value(const cuda_matrix &w, uint32_t o, uint32_t 
     const char *data = (const char *)w.data;
     if (w.form == FORM_ROWS) return ((const float *)data)[(uint64_t)o * w.n_in + k];
     uint64_t block = (uint64_t)(o / TILE_OUT) * cuda_blocks_in(w.n_in) + k / BLOCK_IN;
-    uint32_t place = value_place(o % TILE_OUT, k % BLOCK_IN);
+    uint32_t place = value_place(w.form, o % TILE_OUT, k % BLOCK_IN);
     if (w.form == FORM_F16) {
         float v = __half2float(((const __half *)(data + block * F16_BLOCK))[place]);
         int half = -w.exponent / 2;

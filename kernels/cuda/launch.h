@@ -29,10 +29,11 @@ extern "C" {
 
 /* How a weight lies on the device.
  * FORM_ROWS: as stored, f32 rows.
- * FORM_F16: tiles of 8 outputs, blocks of 32 inputs: [n_out/8][n_in/32][32 lanes][8 x f16]. Lane l
- *     holds output l / 4 and, with q = l % 4, inputs 2q, 2q+1, 2q+8, 2q+9 and the same plus 16:
- * what the tensor core takes as its operand. Ends are filled with zeros. FORM_Q8: the same order,
- * values as unsigned bytes (q + 128), then the 8 scales of the block (f16): 272 bytes a block. */
+ * FORM_F16: tiles of 8 outputs, blocks of 32 inputs: [n_out/8][n_in/32][4][8 outputs][8 x f16], core
+ *     matrices of the tensor core. Ends are filled with zeros.
+ * FORM_Q8: the same tiles and blocks, [32 lanes][8]: lane l holds output l / 4 and, with q = l % 4,
+ *     inputs 2q, 2q+1, 2q+8, 2q+9 and the same plus 16, what a lane takes as its operand; values as
+ *     unsigned bytes (q + 128), then the 8 scales of the block (f16): 272 bytes a block. */
 typedef enum { FORM_ROWS, FORM_F16, FORM_Q8 } cuda_form;
 #define TILE_OUT  8u   /* outputs in a tile */
 #define BLOCK_IN  32u  /* inputs in a block */
@@ -79,13 +80,29 @@ cudaError_t cuda_prepare_rows(cudaStream_t s, void *prepared, int32_t *exponents
 /* One row, from f32. */
 cudaError_t cuda_matmul_one(cudaStream_t s, float *out, const cuda_matrix *w, const float *x,
                             const float *bias, uint32_t n_sms);
-/* Prepared rows; the weights are read once for each 16. */
+/* Rows of cuda_prepare_rows; the weights are read once for each 16. */
 cudaError_t cuda_matmul_few(cudaStream_t s, float *out, const cuda_matrix *w, const void *prepared,
                             const int32_t *exponents, const float *bias, uint32_t n_rows,
                             uint32_t n_sms);
-/* The same for many rows: more than 8. */
-cudaError_t cuda_matmul_many(cudaStream_t s, float *out, const cuda_matrix *w, const void *prepared,
-                             const int32_t *exponents, const float *bias, uint32_t n_rows);
+
+/* Many rows: x to f16 as core matrices, [n_rows/8][n/32][4][8 rows][8 x f16]; rows past the last are
+ * left as they are. */
+cudaError_t cuda_prepare_many(cudaStream_t s, void *prepared, int32_t *exponents, const float *x,
+                              uint32_t n, uint32_t n_rows);
+/* Once per device. */
+typedef struct {
+    void *encode_tiled; /* the driver's */
+    uint32_t n_sms;
+} cuda_prompt;
+cudaError_t cuda_prompt_setup(cuda_prompt *p);
+/* Rows of cuda_prepare_many with a weight of FORM_F16; a row of out begins out_stride floats after
+ * the one before it. */
+cudaError_t cuda_matmul_many(cudaStream_t s, const cuda_prompt *p, float *out, uint32_t out_stride,
+                             const cuda_matrix *w, const void *prepared, const int32_t *exponents,
+                             const float *bias, uint32_t n_rows);
+/* n_tiles tiles of a FORM_Q8 weight, the first of them `tile`, as FORM_F16. */
+cudaError_t cuda_expand(cudaStream_t s, void *to, const cuda_matrix *w, uint32_t tile,
+                        uint32_t n_tiles, uint32_t n_sms);
 cudaError_t cuda_matmul_f32(cudaStream_t s, float *out, const cuda_matrix *w, const float *x,
                             const float *bias, uint32_t n_rows);
 

@@ -239,7 +239,7 @@ template <class form> static cudaError_t allow()
     return cudaSuccess;
 }
 
-extern "C" cudaError_t cuda_decode_setup(void)
+cudaError_t cuda_matmul_setup(void)
 {
     cudaError_t e = allow<form_f16>();
     return e == cudaSuccess ? allow<form_q8>() : e;

@@ -35,7 +35,11 @@ status cuda_rms_norm(backend_queue *q, dev_ptr out, dev_ptr x, dev_ptr w, uint32
 static status prepare(backend_queue *q, uint64_t x, uint32_t n, uint32_t n_rows)
 {
     if (q->prepared_rows == n_rows && q->prepared_x == x && q->prepared_n == n) return ST_OK;
-    LAUNCH(q, cuda_prepare_rows, q->prepared, q->exponents, (const float *)(uintptr_t)x, n, n_rows);
+    const float *rows = (const float *)(uintptr_t)x;
+    if (n_rows <= DECODE_ROWS)
+        LAUNCH(q, cuda_prepare_rows, q->prepared, q->exponents, rows, n, n_rows);
+    else
+        LAUNCH(q, cuda_prepare_many, q->prepared, q->exponents, rows, n, n_rows);
     q->prepared_x = x;
     q->prepared_n = n;
     q->prepared_rows = n_rows;
@@ -47,6 +51,35 @@ static void forget_if_written(backend_queue *q, uint64_t out, uint64_t bytes)
 {
     uint64_t end = q->prepared_x + (uint64_t)q->prepared_n * q->prepared_rows * sizeof(float);
     if (out < end && q->prepared_x < out + bytes) q->prepared_rows = 0;
+}
+
+/* Prepared rows, many: a packed weight is expanded first, as much as has room at a time. */
+static status many(backend_queue *q, float *out, const cuda_matrix *m, const float *bias,
+                   uint32_t n_rows)
+{
+    const backend_device *d = q->device;
+    if (m->form == FORM_F16)
+        return cuda_result(d,
+                           cuda_matmul_many(q->stream, &d->prompt, out, m->n_out, m, q->prepared,
+                                            q->exponents, bias, n_rows),
+                           "cuda_matmul_many", NULL);
+    uint64_t tile_bytes = (uint64_t)cuda_blocks_in(m->n_in) * F16_BLOCK;
+    uint32_t tiles_max = (uint32_t)(CUDA_EXPANDED_BYTES / tile_bytes) / 32 * 32;
+    uint32_t n_tiles = (m->n_out + TILE_OUT - 1) / TILE_OUT;
+    CHECK(tiles_max > 0);
+    for (uint32_t t = 0; t < n_tiles; t += tiles_max) {
+        uint32_t n = n_tiles - t < tiles_max ? n_tiles - t : tiles_max, o = t * TILE_OUT;
+        uint32_t n_out = m->n_out - o < n * TILE_OUT ? m->n_out - o : n * TILE_OUT;
+        cuda_matrix part = {q->expanded, FORM_F16, m->n_in, n_out, m->exponent};
+        TRY(cuda_result(d, cuda_expand(q->stream, q->expanded, m, t, n, d->n_sms), "cuda_expand",
+                        NULL));
+        TRY(cuda_result(d,
+                        cuda_matmul_many(q->stream, &d->prompt, out + o, m->n_out, &part,
+                                         q->prepared, q->exponents, bias != NULL ? bias + o : NULL,
+                                         n_rows),
+                        "cuda_matmul_many", NULL));
+    }
+    return ST_OK;
 }
 
 static status product(backend_queue *q, float *out, const cuda_matrix *m, uint64_t x,
@@ -64,9 +97,7 @@ static status product(backend_queue *q, float *out, const cuda_matrix *m, uint64
             d,
             cuda_matmul_few(q->stream, out, m, q->prepared, q->exponents, bias, n_rows, d->n_sms),
             "cuda_matmul_few", NULL);
-    return cuda_result(d,
-                       cuda_matmul_many(q->stream, out, m, q->prepared, q->exponents, bias, n_rows),
-                       "cuda_matmul_many", NULL);
+    return many(q, out, m, bias, n_rows);
 }
 
 status cuda_matmul(backend_queue *q, dev_ptr out, const dev_weight *w, dev_ptr x, dev_ptr bias,

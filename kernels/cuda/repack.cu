@@ -1,5 +1,5 @@
-// Weights from the file's rows to the tiles of launch.h: a thread makes what one lane will read of
-// one block (8 values).
+// Weights from the file's rows to the tiles of launch.h: a thread makes 8 values of one output, which
+// for FORM_Q8 are what one lane will read of a block.
 #include "kernels/cuda/dequant.cuh"
 
 static __device__ __forceinline__ uint16_t f16_bits(dtype type, const uint8_t *row, uint32_t k)
@@ -16,10 +16,10 @@ static __global__ void repack_f16(uint4 *to, const uint8_t *stored, dtype type, 
     uint32_t largest = 0;
     if (i < (uint64_t)n_tiles * n_blocks * 32) {
         uint32_t lane = i % 32, block = (uint32_t)(i / 32 % n_blocks);
-        uint64_t o = i / 32 / n_blocks * TILE_OUT + lane / 4;
+        uint64_t o = i / 32 / n_blocks * TILE_OUT + lane % 8;
         uint32_t v[8];
         for (uint32_t j = 0; j < 8; j++) {
-            uint32_t k = block * BLOCK_IN + j / 4 * 16 + j % 4 / 2 * 8 + lane % 4 * 2 + j % 2;
+            uint32_t k = block * BLOCK_IN + lane / 8 * 8 + j;
             v[j] = o < n_out && k < n_in ? f16_bits(type, stored + o * row_bytes, k) : 0;
             largest = max(largest, v[j] & 0x7fffu);
         }

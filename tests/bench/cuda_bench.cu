@@ -1,11 +1,14 @@
 // cuda_bench: what the products of one 8B-shaped layer reach on device 0: GB/s of weights for 1 and
-// 16 rows beside a plain read, TFLOP/s for prompts. Weights are random and many enough not to stay
-// in the cache. Usage: cuda_bench
+// 16 rows beside a plain read, TFLOP/s for prompts beside cuBLASLt's own best choice. Weights are
+// random and many enough not to stay in the cache. Usage: cuda_bench [prompt]
 #include "kernels/cuda/launch.h"
+
+#include <cublasLt.h>
 
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <vector>
 
 #define OK(call)                                                                                   \
@@ -72,7 +75,104 @@ template <class F> static double median_us(int n, F f)
     return times[times.size() / 2];
 }
 
-int main()
+// A library's product of f16 rows with f16 weights to f32, by each of the algorithms it proposes.
+struct lt_product {
+    cublasLtHandle_t lt;
+    cublasLtMatmulDesc_t op;
+    cublasLtMatrixLayout_t w, x, out;
+    cublasLtMatmulPreference_t pref;
+    cublasLtMatmulHeuristicResult_t found[24];
+    int n_found;
+};
+
+static constexpr uint64_t LT_WORKSPACE = 64 << 20;
+
+static void lt_ok(cublasStatus_t s)
+{
+    if (s == CUBLAS_STATUS_SUCCESS) return;
+    printf("cublasLt: %d\n", (int)s);
+    exit(1);
+}
+
+static lt_product lt_open(cublasLtHandle_t lt, uint32_t n_in, uint32_t n_out, uint32_t rows)
+{
+    lt_product p = {};
+    uint64_t workspace = LT_WORKSPACE;
+    cublasOperation_t t = CUBLAS_OP_T;
+    p.lt = lt;
+    lt_ok(cublasLtMatmulDescCreate(&p.op, CUBLAS_COMPUTE_32F, CUDA_R_32F));
+    lt_ok(cublasLtMatmulDescSetAttribute(p.op, CUBLASLT_MATMUL_DESC_TRANSA, &t, sizeof t));
+    lt_ok(cublasLtMatrixLayoutCreate(&p.w, CUDA_R_16F, n_in, n_out, n_in));
+    lt_ok(cublasLtMatrixLayoutCreate(&p.x, CUDA_R_16F, n_in, rows, n_in));
+    lt_ok(cublasLtMatrixLayoutCreate(&p.out, CUDA_R_32F, n_out, rows, n_out));
+    lt_ok(cublasLtMatmulPreferenceCreate(&p.pref));
+    lt_ok(cublasLtMatmulPreferenceSetAttribute(p.pref, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
+                                               &workspace, sizeof workspace));
+    lt_ok(cublasLtMatmulAlgoGetHeuristic(lt, p.op, p.w, p.x, p.out, p.out, p.pref, 24, p.found,
+                                         &p.n_found));
+    return p;
+}
+
+static double lt_best_us(const lt_product &p, const void *w, const void *x, float *out,
+                         void *workspace)
+{
+    float one = 1, zero = 0;
+    double best = 1e30;
+    for (int i = 0; i < p.n_found; i++) {
+        auto once = [&](int) {
+            return cublasLtMatmul(p.lt, p.op, &one, w, p.w, x, p.x, &zero, out, p.out, out, p.out,
+                                  &p.found[i].algo, workspace, LT_WORKSPACE, stream);
+        };
+        if (once(0) == CUBLAS_STATUS_SUCCESS) best = std::min(best, median_us(4, once));
+    }
+    return best;
+}
+
+// Prompt products: ours from f16 and, expansion included, from q8_0; the library's best.
+static void prompts(const char *pool, const float *x, float *out, void *prepared,
+                    int32_t *exponents, const cuda_prompt *prompt)
+{
+    static const uint32_t shapes[][2] = {
+        {4096, 1024}, {4096, 4096}, {4096, 14336}, {14336, 4096}, {4096, 28672}};
+    cublasLtHandle_t lt;
+    void *workspace, *expanded, *plain;
+    lt_ok(cublasLtCreate(&lt));
+    OK(cudaMalloc(&workspace, LT_WORKSPACE));
+    OK(cudaMalloc(&expanded, 2ull * 4096 * 28672));
+    OK(cudaMalloc(&plain, 2ull * 4096 * 14336));
+    fill<<<2048, 256, 0, stream>>>((uint32_t *)plain, 4096ull * 14336 / 2, 7);
+    printf("%-15s %5s %9s %8s %9s %8s %6s %9s %9s\n", "n_in x n_out", "rows", "us", "TFLOP/s",
+           "cublasLt", "TFLOP/s", "ratio", "q8_0 us", "prepare");
+    for (auto &shape : shapes) {
+        for (uint32_t rows : {128u, 512u, 1024u, 4096u}) {
+            uint32_t n_in = shape[0], n_out = shape[1];
+            double flop = 2.0 * n_in * n_out * rows, us = 1e30, lt_us = 1e30;
+            cuda_matrix m = {pool, FORM_F16, n_in, n_out, 0}, q = {pool, FORM_Q8, n_in, n_out, 0};
+            cuda_matrix e = {expanded, FORM_F16, n_in, n_out, 0};
+            double prepare = median_us(4, [&](int) {
+                OK(cuda_prepare_many(stream, prepared, exponents, x, n_in, rows));
+            });
+            lt_product p = lt_open(lt, n_in, n_out, rows);
+            for (int turn = 0; turn < 2; turn++) {
+                us = std::min(us, median_us(4, [&](int) {
+                    OK(cuda_matmul_many(stream, prompt, out, n_out, &m, prepared, exponents,
+                                        nullptr, rows));
+                }));
+                lt_us = std::min(lt_us, lt_best_us(p, pool, plain, out, workspace));
+            }
+            double q_us = median_us(4, [&](int) {
+                OK(cuda_expand(stream, expanded, &q, 0, n_out / TILE_OUT, prompt->n_sms));
+                OK(cuda_matmul_many(stream, prompt, out, n_out, &e, prepared, exponents, nullptr,
+                                    rows));
+            });
+            printf("%6u x %-6u %5u %9.1f %8.0f %9.1f %8.0f %6.2f %9.1f %9.1f\n", n_in, n_out,
+                   rows, us, flop / us / 1e6, lt_us, flop / lt_us / 1e6, lt_us / us, q_us,
+                   prepare);
+        }
+    }
+}
+
+int main(int argc, char **argv)
 {
     int there = 0;
     if (cudaGetDeviceCount(&there) != cudaSuccess || there == 0) {
@@ -82,7 +182,10 @@ int main()
     cudaDeviceProp p;
     OK(cudaGetDeviceProperties(&p, 0));
     OK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+    cuda_prompt prompt = {};
     OK(cuda_matmul_setup());
+    OK(cuda_prompt_setup(&prompt));
+    prompt.n_sms = p.multiProcessorCount;
     uint32_t n_sms = p.multiProcessorCount, rows_max = 4096, *sink;
     char *pool;
     float *x, *out;
@@ -91,7 +194,7 @@ int main()
     OK(cudaMalloc(&pool, POOL));
     OK(cudaMalloc(&sink, 4));
     OK(cudaMalloc(&x, 4ull * rows_max * 14336));
-    OK(cudaMalloc(&out, 4ull * rows_max * 14336));
+    OK(cudaMalloc(&out, 4ull * rows_max * 28672));
     OK(cudaMalloc(&prepared, 2ull * rows_max * 14336));
     OK(cudaMalloc(&exponents, 4 * rows_max));
     fill<<<2048, 256, 0, stream>>>((uint32_t *)pool, POOL / 4, 1);
@@ -103,6 +206,10 @@ int main()
             [&](int) { read_all<<<n_sms * 8, 512, 0, stream>>>((uint4 *)pool, POOL / 16, sink); }) /
         1e3;
     printf("%s, plain read %.0f GB/s\n", p.name, read);
+    if (argc > 1 && strcmp(argv[1], "prompt") == 0) {
+        prompts(pool, x, out, prepared, exponents, &prompt);
+        return 0;
+    }
 
     static const struct {
         uint32_t n_in, n_out;
@@ -139,22 +246,6 @@ int main()
                    names[f], few ? 16 : 1, total[few], bytes_total / total[few] / 1e3,
                    bytes_total / total[few] / 10 / read);
     }
-    printf("%-9s %-14s %5s %9s %9s\n", "form", "n_in x n_out", "rows", "us", "TFLOP/s");
-    for (int f = 0; f < 2; f++) {
-        for (int i = 1; i < 4; i++) {
-            for (uint32_t rows : {32u, 512u, 4096u}) {
-                uint32_t n_in = shapes[i].n_in, n_out = shapes[i].n_out;
-                cuda_matrix m = {pool, forms[f], n_in, n_out, 0};
-                double prepare = median_us(4, [&](int) {
-                    OK(cuda_prepare_rows(stream, prepared, exponents, x, n_in, rows));
-                });
-                double us = median_us(4, [&](int) {
-                    OK(cuda_matmul_many(stream, out, &m, prepared, exponents, nullptr, rows));
-                });
-                printf("%-9s %6u x %-6u %5u %9.1f %9.1f   (rows prepared in %.1f us)\n", names[f],
-                       n_in, n_out, rows, us, 2.0 * n_in * n_out * rows / us / 1e6, prepare);
-            }
-        }
-    }
+    prompts(pool, x, out, prepared, exponents, &prompt);
     return 0;
 }

@@ -129,26 +129,41 @@ static void a_row_does_not_see_its_neighbours(void **state)
     same_bits_for(&s, DT_Q6_K, 14336, 40);
 }
 
-/* More rows than scratch holds at once, and outputs for every block of a prompt's grid. */
-static void long_prompts_are_cut_without_a_trace(void **state)
+/* Every size of a prompt's tiles, outputs and rows that end within one, half stages at a segment's
+ * end; more rows, and more of a packed weight, than scratch holds at once. */
+static void prompt_is_its_rows(seeded *s, dtype type, uint32_t n_in, uint32_t n_out,
+                               uint32_t n_rows)
 {
-    (void)state;
-    const uint32_t n_in = 14336, n_out = 140, n_rows = 2500;
-    seeded s = {3};
     void *base;
-    const void *stored = seeded_stored(&s, DT_Q8_0, (uint64_t)n_in * n_out, 4, &base);
-    float *x = seeded_floats(&s, (uint64_t)n_in * n_rows, 6);
+    char what[96];
+    const void *stored = seeded_stored(s, type, (uint64_t)n_in * n_out, 4, &base);
+    float *x = seeded_floats(s, (uint64_t)n_in * n_rows, 6), *bias = seeded_floats(s, n_out, 2);
     float *all = malloc(4ull * n_out * n_rows), *some = malloc(4ull * n_out * 16);
-    dev_weight w = weight_on(&gpu, stored, DT_Q8_0, n_in, n_out);
-    multiply(&gpu, all, &w, x, NULL, n_rows);
-    for (uint32_t r = 0; r + 16 <= n_rows; r += 207) {
-        multiply(&gpu, some, &w, x + (uint64_t)r * n_in, NULL, 16);
-        assert_true(same_bits("16 of a prompt", some, all + (uint64_t)r * n_out, 16ull * n_out));
+    dev_weight w = weight_on(&gpu, stored, type, n_in, n_out);
+    multiply(&gpu, all, &w, x, bias, n_rows);
+    for (uint32_t r = n_rows % 16; r + 16 <= n_rows; r += 112) {
+        snprintf(what, sizeof what, "%s %u x %u, 16 rows of %u from %u", dtype_get(type)->name,
+                 n_in, n_out, n_rows, r);
+        multiply(&gpu, some, &w, x + (uint64_t)r * n_in, bias, 16);
+        assert_true(same_bits(what, some, all + (uint64_t)r * n_out, 16ull * n_out));
     }
     free(base);
     free(x);
+    free(bias);
     free(all);
     free(some);
+}
+
+static void prompts_are_their_rows(void **state)
+{
+    (void)state;
+    seeded s = {3};
+    prompt_is_its_rows(&s, DT_Q8_0, 28672, 72, 2100);
+    prompt_is_its_rows(&s, DT_F16, 1056, 3301, 1030);
+    prompt_is_its_rows(&s, DT_BF16, 8224, 3300, 1030);
+    prompt_is_its_rows(&s, DT_Q8_0, 8224, 1100, 300);
+    prompt_is_its_rows(&s, DT_Q4_K, 512, 8200, 260);
+    prompt_is_its_rows(&s, DT_Q8_0, 512, 120000, 80);
 }
 
 /* NaN, infinity, zeros and tiny rows stay what they are and in their own row. */
@@ -228,7 +243,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(products_are_near_the_cpus),
         cmocka_unit_test(a_row_does_not_see_its_neighbours),
-        cmocka_unit_test(long_prompts_are_cut_without_a_trace),
+        cmocka_unit_test(prompts_are_their_rows),
         cmocka_unit_test(special_rows_stay_alone),
         cmocka_unit_test(prepared_rows_are_never_stale),
     };
