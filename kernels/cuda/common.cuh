@@ -55,6 +55,19 @@ __device__ __forceinline__ void mma_step(float d[4], uint32_t a0, uint32_t a1, u
         : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
 
+// The same bits with the roles swapped: d[outputs] += w[8 outputs x 16] x[16 x 8 columns], where only
+// column 0 is asked for: lanes of the others may hold anything. The output of lane 4 o is d[0]; the
+// 8 outputs that the instruction has besides are left undefined, in d[2] and d[3].
+__device__ __forceinline__ void mma_one_row(float d[4], uint32_t w0, uint32_t w1, uint32_t x0,
+                                            uint32_t x1)
+{
+    asm("{\n.reg .b32 none;\n"
+        "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, "
+        "{%4,none,%5,none}, {%6,%7}, {%0,%1,%2,%3};\n}"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(w0), "r"(w1), "r"(x0), "r"(x1));
+}
+
 // --- bulk copies into shared memory, counted by a barrier there ---
 
 __device__ __forceinline__ uint32_t shared_address(const void *p)
@@ -123,49 +136,6 @@ static inline cudaError_t start(void (*kernel)(P...), dim3 grid, uint32_t thread
     config.attrs = &early;
     config.numAttrs = 1;
     return cudaLaunchKernelEx(&config, kernel, static_cast<P>(args)...);
-}
-
-// --- stored forms: the four operand registers of a block (two k16 steps) for one lane ---
-
-struct form_f16 {
-    static constexpr uint32_t bytes = F16_BLOCK;
-    // Four core matrices, dealt out to the warp; block: in shared memory.
-    static __device__ __forceinline__ uint4 operand(const char *block, uint32_t lane)
-    {
-        uint4 v;
-        asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
-                     : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-                     : "r"(shared_address(block) + lane * 16)
-                     : "memory");
-        return v;
-    }
-};
-
-struct form_q8 {
-    static constexpr uint32_t bytes = Q8_BLOCK;
-    // Bytes b + 128 become the f16 numbers 1024 + b + 128; 1152 is taken off, then d q is rounded.
-    static __device__ __forceinline__ uint32_t pair(uint32_t packed, uint32_t selector, __half2 d)
-    {
-        uint32_t biased = __byte_perm(packed, 0x64646464u, selector);
-        __half2 v = *reinterpret_cast<__half2 *>(&biased);
-        v = __hmul2_rn(__hsub2_rn(v, __half2half2(__ushort_as_half(0x6480))), d);
-        return *reinterpret_cast<uint32_t *>(&v);
-    }
-    static __device__ __forceinline__ uint4 operand(const char *block, uint32_t lane)
-    {
-        uint2 p = *reinterpret_cast<const uint2 *>(block + lane * 8);
-        __half2 d = __half2half2(*reinterpret_cast<const __half *>(block + 256 + lane / 4 * 2));
-        return make_uint4(pair(p.x, 0x4140, d), pair(p.x, 0x4342, d), pair(p.y, 0x4140, d),
-                          pair(p.y, 0x4342, d));
-    }
-};
-
-// Where value (output o within its tile, input k within its block) stands in a block, by form.
-__host__ __device__ __forceinline__ uint32_t value_place(cuda_form form, uint32_t o, uint32_t k)
-{
-    if (form == FORM_F16) return k / 8 * 64 + o * 8 + k % 8;
-    uint32_t lane = o * 4 + k % 8 / 2;
-    return lane * 8 + k / 16 * 4 + k % 16 / 8 * 2 + k % 2;
 }
 
 // --- blocks of 256 threads: sums and maxima in one order ---

@@ -222,6 +222,12 @@ static void queue_close(backend_queue *q)
     free(q);
 }
 
+uint64_t cuda_queue_bytes(void)
+{
+    return CUDA_PREPARED_BYTES + CUDA_PREPARED_ROWS * sizeof(int32_t) + CUDA_PARTIAL_BYTES +
+           CUDA_EXPANDED_BYTES;
+}
+
 static status queue_fill(backend_queue *q, errmsg *e)
 {
     const backend_device *d = q->device;

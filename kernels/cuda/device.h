@@ -76,6 +76,9 @@ status cuda_weight_open(backend_device *d, dev_weight *out, const void *host, dt
                         uint32_t n_in, uint32_t n_out, errmsg *e);
 status cuda_weights_from_host(backend_device *d, dev_ptr *out, const void *host, uint64_t bytes,
                               errmsg *e);
+/* Device bytes that a matrix takes, the driver's rounding left out; and those of a queue. */
+uint64_t cuda_weight_bytes(dtype type, uint32_t n_in, uint32_t n_out);
+uint64_t cuda_queue_bytes(void);
 bool cuda_weight_type(dtype t); /* products and embeddings of it exist */
 cuda_matrix cuda_matrix_of(const dev_weight *w);
 

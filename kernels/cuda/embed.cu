@@ -1,21 +1,50 @@
 // Embedding rows, gathered from any of the weights' forms; exact but for the roundings that the
 // form itself made (launch.h).
-#include "kernels/cuda/common.cuh"
+#include "kernels/cuda/forms.cuh"
+
+// A value of a super-block: the lane's word or words, its scale undone.
+static __device__ float unit_value(cuda_form form, const char *unit, uint32_t o, uint32_t k)
+{
+    uint32_t place = value_place(o, k % BLOCK_IN), lane = place / 8, i = place % 8, block = k / 32;
+    if (form == FORM_Q4K) {
+        uint32_t word = *(const uint32_t *)(unit + block / 4 * 512 + lane * 16 + block % 4 * 4);
+        const uint8_t *s = (const uint8_t *)unit + form_q4k::scales_at + o * 16 + block * 2;
+        const __half *d = (const __half *)(unit + form_q4k::d_at + o * 4);
+        float scale = __fmul_rn(__half2float(d[0]), (float)s[0]);
+        float min = __fmul_rn(__half2float(d[1]), (float)s[1]);
+        return __half2float(
+            __float2half_rn(__fmaf_rn(scale, (float)(word >> (4 * i) & 15), -min)));
+    }
+    uint32_t words[3], f = block % 2 * 8 + i;
+    for (uint32_t c = 0; c < 3; c++) {
+        uint32_t w = block / 2 * 3 + c;
+        words[c] = *(const uint32_t *)(unit + w / 4 * 512 + lane * 16 + w % 4 * 4);
+    }
+    uint32_t q = f < 15 ? words[f / 5] >> (f % 5 * 6) & 63
+                        : words[0] >> 30 | words[1] >> 30 << 2 | words[2] >> 30 << 4;
+    int s = (int)(uint8_t)unit[form_q6k::scales_at + o * 16 + k / 16] - 128;
+    float d = __half2float(*(const __half *)(unit + form_q6k::d_at + o * 2));
+    return __half2float(
+        __float2half_rn(__fmul_rn(__fmul_rn(d, (float)s), (float)((int)q - 32))));
+}
 
 static __device__ float weight_value(const cuda_matrix &w, uint32_t o, uint32_t k)
 {
     const char *data = (const char *)w.data;
     if (w.form == FORM_ROWS) return ((const float *)data)[(uint64_t)o * w.n_in + k];
-    uint64_t block = (uint64_t)(o / TILE_OUT) * cuda_blocks_in(w.n_in) + k / BLOCK_IN;
-    uint32_t place = value_place(w.form, o % TILE_OUT, k % BLOCK_IN);
+    uint32_t unit_in = cuda_unit_blocks(w.form) * BLOCK_IN;
+    const char *unit = data + o / TILE_OUT * cuda_tile_bytes(w.form, w.n_in) +
+                       (uint64_t)(k / unit_in) * cuda_unit_bytes(w.form);
+    if (w.form == FORM_Q4K || w.form == FORM_Q6K)
+        return unit_value(w.form, unit, o % TILE_OUT, k % unit_in);
     if (w.form == FORM_F16) {
-        float v = __half2float(((const __half *)(data + block * F16_BLOCK))[place]);
+        float v = __half2float(((const __half *)unit)[core_place(o % TILE_OUT, k % BLOCK_IN)]);
         int half = -w.exponent / 2;
         return __fmul_rn(__fmul_rn(v, pow2(half)), pow2(-w.exponent - half));
     }
-    const char *b = data + block * Q8_BLOCK;
-    float d = __half2float(((const __half *)(b + 256))[o % TILE_OUT]);
-    return __fmul_rn(d, (float)((int)(uint8_t)b[place] - 128));
+    uint32_t place = value_place(o % TILE_OUT, k % BLOCK_IN);
+    float d = __half2float(((const __half *)(unit + 256))[o % TILE_OUT]);
+    return __fmul_rn(d, (float)((int)(uint8_t)unit[place] - 128));
 }
 
 static __global__ void embed(float *out, const cuda_matrix table, const uint32_t *tokens,

@@ -27,18 +27,22 @@ extern "C" {
 
 #include "common/dtype.h"
 
-/* How a weight lies on the device.
- * FORM_ROWS: as stored, f32 rows.
- * FORM_F16: tiles of 8 outputs, blocks of 32 inputs: [n_out/8][n_in/32][4][8 outputs][8 x f16], core
- *     matrices of the tensor core. Ends are filled with zeros.
- * FORM_Q8: the same tiles and blocks, [32 lanes][8]: lane l holds output l / 4 and, with q = l % 4,
- *     inputs 2q, 2q+1, 2q+8, 2q+9 and the same plus 16, what a lane takes as its operand; values as
- *     unsigned bytes (q + 128), then the 8 scales of the block (f16): 272 bytes a block. */
-typedef enum { FORM_ROWS, FORM_F16, FORM_Q8 } cuda_form;
+/* How a weight lies on the device: tiles of 8 outputs, each a row of units (forms.cuh).
+ * FORM_ROWS: none of that: as stored, f32 rows.
+ * FORM_F16: a unit is a block of 32 inputs: [4][8 outputs][8 x f16], core matrices of the tensor
+ *     core. Ends are filled with zeros.
+ * FORM_Q8: a unit is such a block in the order of lanes: lane l holds output l / 4 and, with
+ *     q = l % 4, inputs 2q, 2q+1, 2q+8, 2q+9 and the same plus 16, what it takes as its operand; as
+ *     unsigned bytes (q + 128), then the 8 scales (f16).
+ * FORM_Q4K, FORM_Q6K: a unit is a super-block of 256 inputs in the same order of lanes; n_in and
+ *     what a segment takes of it are whole units. Types without a form here are held as FORM_F16. */
+typedef enum { FORM_ROWS, FORM_F16, FORM_Q8, FORM_Q4K, FORM_Q6K } cuda_form;
 #define TILE_OUT  8u   /* outputs in a tile */
 #define BLOCK_IN  32u  /* inputs in a block */
 #define F16_BLOCK 512u /* bytes */
 #define Q8_BLOCK  272u
+#define Q4K_UNIT  1184u
+#define Q6K_UNIT  1680u
 
 typedef struct {
     const void *data;
@@ -65,6 +69,25 @@ static inline BOTH_SIDES int32_t cuda_scale_exponent(uint32_t max_bits)
 static inline BOTH_SIDES uint32_t cuda_blocks_in(uint32_t n_in)
 {
     return (n_in + BLOCK_IN - 1) / BLOCK_IN;
+}
+
+static inline BOTH_SIDES uint32_t cuda_unit_blocks(cuda_form form)
+{
+    return form == FORM_Q4K || form == FORM_Q6K ? 8u : 1u;
+}
+
+static inline BOTH_SIDES uint32_t cuda_unit_bytes(cuda_form form)
+{
+    return form == FORM_F16   ? F16_BLOCK
+           : form == FORM_Q8  ? Q8_BLOCK
+           : form == FORM_Q4K ? Q4K_UNIT
+                              : Q6K_UNIT;
+}
+
+/* Of a tile in any form but FORM_ROWS. */
+static inline BOTH_SIDES uint64_t cuda_tile_bytes(cuda_form form, uint32_t n_in)
+{
+    return (uint64_t)(cuda_blocks_in(n_in) / cuda_unit_blocks(form)) * cuda_unit_bytes(form);
 }
 
 /* Once per device, before the products: shared memory limits. */
@@ -100,9 +123,9 @@ cudaError_t cuda_prompt_setup(cuda_prompt *p);
 cudaError_t cuda_matmul_many(cudaStream_t s, const cuda_prompt *p, float *out, uint32_t out_stride,
                              const cuda_matrix *w, const void *prepared, const int32_t *exponents,
                              const float *bias, uint32_t n_rows);
-/* n_tiles tiles of a FORM_Q8 weight, the first of them `tile`, as FORM_F16. */
+/* n_tiles tiles of a packed weight, the first of them `tile`, as FORM_F16. */
 cudaError_t cuda_expand(cudaStream_t s, void *to, const cuda_matrix *w, uint32_t tile,
-                        uint32_t n_tiles, uint32_t n_sms);
+                        uint32_t n_tiles);
 cudaError_t cuda_matmul_f32(cudaStream_t s, float *out, const cuda_matrix *w, const float *x,
                             const float *bias, uint32_t n_rows);
 
@@ -142,11 +165,15 @@ typedef struct {
 cudaError_t cuda_launch_kv_write(cudaStream_t s, const cuda_kv *kv, const float *k, const float *v,
                                  uint32_t n_rows);
 
-/* n_cells > 0: one block per cell, results meet in partial (cuda_partial_floats); 0: each block
- * walks its rows' cells. The same bits either way. */
+/* Each block walks its rows' cells. */
 cudaError_t cuda_launch_attention(cudaStream_t s, float *out, const float *x, const cuda_kv *kv,
-                                  uint32_t n_heads, float scale, uint32_t window, uint32_t n_rows,
-                                  float *partial, uint32_t n_cells);
+                                  uint32_t n_heads, float scale, uint32_t window, uint32_t n_rows);
+/* One block per cell, n_cells > 0 at most; results meet in partial (cuda_partial_floats): the same
+ * bits. */
+cudaError_t cuda_launch_attention_cells(cudaStream_t s, float *out, const float *x,
+                                        const cuda_kv *kv, uint32_t n_heads, float scale,
+                                        uint32_t window, uint32_t n_rows, float *partial,
+                                        uint32_t n_cells);
 uint64_t cuda_partial_floats(uint32_t n_rows, uint32_t n_heads, uint32_t n_head, uint32_t n_cells);
 /* Blocks that an attention without cells would have. */
 uint32_t cuda_attention_blocks(uint32_t n_rows, uint32_t n_heads, uint32_t n_kv_heads);

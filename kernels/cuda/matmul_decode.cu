@@ -2,10 +2,10 @@
 // warps a block; each warp owns a ring of bulk copies and goes through its tiles of 8 outputs.
 // Where K is cut into segments, that many neighbouring warps share a tile, and the first of them
 // adds.
-#include "kernels/cuda/common.cuh"
+#include "kernels/cuda/forms.cuh"
 
 static constexpr uint32_t WARPS = 8, SLOTS = 8, SHARED_MAX = 227 * 1024;
-static constexpr uint32_t FIXED = WARPS * SLOTS * 8 + 2 * WARPS * 32 * 16 + 64; // room: 8 + 2
+static constexpr uint32_t FIXED = WARPS * SLOTS * 8 + 2 * WARPS * 32 * 16 + 32;
 
 struct decode_args {
     float *out;
@@ -19,10 +19,10 @@ struct decode_args {
     bool x_shared; // prepared rows are copied to shared memory
 };
 
-// A ring's slot: blocks that one bulk copy brings, about 4 KB; less where the rows need room.
+// A ring's slot: units that one bulk copy brings, about 4 KB; less where the rows need room.
 template <class form, int ROWS> struct ring_of {
-    static constexpr uint32_t step = (ROWS == 16 ? 2176u : 4352u) / form::bytes;
-    static constexpr uint32_t bytes = step * form::bytes;
+    static constexpr uint32_t step = (ROWS == 16 ? 2176u : 4352u) / form::unit_bytes;
+    static constexpr uint32_t bytes = step * form::unit_bytes;
 };
 
 // The row's values in the order of the loop below: for each k16 step four lanes of 8 bytes, lane q
@@ -73,22 +73,30 @@ static __device__ int take_row(uint32_t *xs, const float *x, uint32_t n, uint32_
     return exponent;
 }
 
-// Two k16 steps: a block of weights with the rows of x. x: where the lane's part of the first step
-// lies; the second is step_bytes further.
+// The k16 steps of a unit of weights with the rows of x. x: where the lane's part of the first step
+// lies.
 template <class form, int ROWS>
-static __device__ __forceinline__ void multiply(float d[4], const char *block, const char *x,
-                                                uint32_t step_bytes, uint32_t lane)
+static __device__ __forceinline__ void multiply(float d[4], const char *unit, const char *x,
+                                                uint32_t lane)
 {
-    uint4 w = form::operand(block, lane);
-    if (ROWS == 16) {
-        uint4 x0 = *(const uint4 *)x, x1 = *(const uint4 *)(x + step_bytes);
-        mma_step(d, x0.x, x0.y, x0.z, x0.w, w.x, w.y);
-        mma_step(d, x1.x, x1.y, x1.z, x1.w, w.z, w.w);
-    } else {
-        uint2 x0 = *(const uint2 *)x, x1 = *(const uint2 *)(x + step_bytes);
-        mma_step(d, x0.x, 0, x0.y, 0, w.x, w.y);
-        mma_step(d, x1.x, 0, x1.y, 0, w.z, w.w);
-    }
+    constexpr uint32_t step_bytes = ROWS * 32;
+    form::each(unit, lane, [&](uint32_t j, uint4 w) {
+        const char *at = x + j * 2 * step_bytes;
+        if (ROWS == 16) {
+            uint4 x0 = *(const uint4 *)at, x1 = *(const uint4 *)(at + step_bytes);
+            mma_step(d, x0.x, x0.y, x0.z, x0.w, w.x, w.y);
+            mma_step(d, x1.x, x1.y, x1.z, x1.w, w.z, w.w);
+        } else {
+            uint2 x0 = *(const uint2 *)at, x1 = *(const uint2 *)(at + step_bytes);
+            if (ROWS == 1) {
+                mma_one_row(d, w.x, w.y, x0.x, x0.y);
+                mma_one_row(d, w.z, w.w, x1.x, x1.y);
+            } else {
+                mma_step(d, x0.x, 0, x0.y, 0, w.x, w.y);
+                mma_step(d, x1.x, 0, x1.y, 0, w.z, w.w);
+            }
+        }
+    });
 }
 
 template <class form, int ROWS>
@@ -104,10 +112,11 @@ __global__ void __launch_bounds__(256, 1) matmul_decode(const decode_args a)
     char *xs = shared + FIXED + (uint64_t)WARPS * a.n_stages * ring::bytes;
 
     uint32_t n_blocks = cuda_blocks_in(a.n_in), n_tiles = (a.n_out + TILE_OUT - 1) / TILE_OUT;
-    uint32_t segment_blocks = (n_blocks + a.n_segments - 1) / a.n_segments;
+    uint32_t n_units = n_blocks / form::unit_blocks;
+    uint32_t segment_units = (n_units + a.n_segments - 1) / a.n_segments;
     uint32_t segment = warp % a.n_segments, group = warp / a.n_segments;
-    uint32_t begin = min(segment * segment_blocks, n_blocks);
-    uint32_t mine = min(segment_blocks, n_blocks - begin);
+    uint32_t begin = min(segment * segment_units, n_units);
+    uint32_t mine = min(segment_units, n_units - begin);
     uint32_t n_chunks = (mine + ring::step - 1) / ring::step;
     uint32_t first = blockIdx.x + gridDim.x * group, stride = gridDim.x * (WARPS / a.n_segments);
     uint32_t n_mine = first < n_tiles ? (n_tiles - first + stride - 1) / stride : 0;
@@ -125,9 +134,9 @@ __global__ void __launch_bounds__(256, 1) matmul_decode(const decode_args a)
     uint32_t next_tile = first, next_chunk = 0, next_slot = 0, issued = 0;
     auto issue = [&] {
         uint32_t at = next_chunk * ring::step, n = min(ring::step, mine - at);
-        const char *from = a.w + ((uint64_t)next_tile * n_blocks + begin + at) * form::bytes;
-        barrier_expect(full + next_slot, n * form::bytes);
-        bulk_copy(slots + next_slot * ring::bytes, from, n * form::bytes, full + next_slot);
+        const char *from = a.w + ((uint64_t)next_tile * n_units + begin + at) * form::unit_bytes;
+        barrier_expect(full + next_slot, n * form::unit_bytes);
+        bulk_copy(slots + next_slot * ring::bytes, from, n * form::unit_bytes, full + next_slot);
         issued++;
         if (++next_slot == a.n_stages) next_slot = 0;
         if (++next_chunk == n_chunks) {
@@ -151,33 +160,28 @@ __global__ void __launch_bounds__(256, 1) matmul_decode(const decode_args a)
             ((uint4 *)xs)[i] = ((const uint4 *)x)[i];
         x = xs;
     }
-    // One row is held by four lanes; the others read zeros, without a branch.
-    uint32_t step_bytes = ROWS * 32;
-    x += lane * (ROWS == 16 ? 16 : 8);
-    if (ROWS == 1 && lane >= 4) {
-        step_bytes = 0;
-        x = (const char *)(room + 8);
-    }
-    if (threadIdx.x < 2) room[8 + threadIdx.x] = 0;
+    constexpr uint32_t step_bytes = ROWS * 32;
+    x += ROWS == 16 ? lane * 16 : ROWS == 8 ? lane * 8 : lane % 4 * 8;
     __syncthreads();
 
     float d[4] = {0, 0, 0, 0};
     uint32_t slot = 0, parity = 0, turn = 0, tile = first;
+    constexpr uint32_t unit_steps = form::unit_blocks * 2 * step_bytes; // of x
     for (uint32_t m = 0; m < n_mine; m++, tile += stride) {
         for (uint32_t c = 0; c < n_chunks; c++) {
             uint32_t n = min(ring::step, mine - c * ring::step);
-            const char *x_at = x + (begin + c * ring::step) * 2 * step_bytes;
-            const char *block = slots + slot * ring::bytes;
+            const char *x_at = x + (begin + c * ring::step) * unit_steps;
+            const char *at = slots + slot * ring::bytes;
             barrier_wait(full + slot, parity);
             if (n == ring::step) {
 #pragma unroll
                 for (uint32_t j = 0; j < ring::step; j++)
-                    multiply<form, ROWS>(d, block + j * form::bytes, x_at + j * 2 * step_bytes,
-                                         step_bytes, lane);
+                    multiply<form, ROWS>(d, at + j * form::unit_bytes, x_at + j * unit_steps,
+                                         lane);
             } else {
                 for (uint32_t j = 0; j < n; j++)
-                    multiply<form, ROWS>(d, block + j * form::bytes, x_at + j * 2 * step_bytes,
-                                         step_bytes, lane);
+                    multiply<form, ROWS>(d, at + j * form::unit_bytes, x_at + j * unit_steps,
+                                         lane);
             }
             __syncwarp();
             if (lane == 0 && issued < total) issue();
@@ -201,8 +205,12 @@ __global__ void __launch_bounds__(256, 1) matmul_decode(const decode_args a)
         }
         if (segment == 0) {
 #pragma unroll
-            for (uint32_t i = 0; i < 4; i++) {
+            for (uint32_t i = 0; i < (ROWS == 1 ? 1u : 4u); i++) {
                 uint32_t r = lane / 4 + i / 2 * 8, o = tile * TILE_OUT + lane % 4 * 2 + i % 2;
+                if (ROWS == 1) {
+                    r = lane % 4;
+                    o = tile * TILE_OUT + lane / 4;
+                }
                 if (r >= a.n_rows || o >= a.n_out) continue;
                 int e = (ROWS == 1 ? exponent : a.exponents[r]) + a.w_exponent;
                 a.out[(uint64_t)r * a.n_out + o] = finish_sum(d[i], e, a.bias, o);
@@ -241,8 +249,11 @@ template <class form> static cudaError_t allow()
 
 cudaError_t cuda_matmul_setup(void)
 {
-    cudaError_t e = allow<form_f16>();
-    return e == cudaSuccess ? allow<form_q8>() : e;
+    for (cuda_form f : {FORM_F16, FORM_Q8, FORM_Q4K, FORM_Q6K}) {
+        cudaError_t e = with_form(f, [](auto form) { return allow<decltype(form)>(); });
+        if (e != cudaSuccess) return e;
+    }
+    return cudaSuccess;
 }
 
 static decode_args args_of(float *out, const cuda_matrix *w, const float *bias, uint32_t n_rows)
@@ -264,7 +275,7 @@ cudaError_t cuda_matmul_one(cudaStream_t s, float *out, const cuda_matrix *w, co
 {
     decode_args a = args_of(out, w, bias, 1);
     a.x = x;
-    return w->form == FORM_Q8 ? launch<form_q8, 1>(s, a, n_sms) : launch<form_f16, 1>(s, a, n_sms);
+    return with_form(w->form, [&](auto f) { return launch<decltype(f), 1>(s, a, n_sms); });
 }
 
 cudaError_t cuda_matmul_few(cudaStream_t s, float *out, const cuda_matrix *w, const void *prepared,
@@ -275,12 +286,11 @@ cudaError_t cuda_matmul_few(cudaStream_t s, float *out, const cuda_matrix *w, co
     a.prepared = prepared;
     a.exponents = exponents;
     if (n_rows <= 8)
-        return w->form == FORM_Q8 ? launch<form_q8, 8>(s, a, n_sms)
-                                  : launch<form_f16, 8>(s, a, n_sms);
+        return with_form(w->form, [&](auto f) { return launch<decltype(f), 8>(s, a, n_sms); });
     for (uint32_t r = 0; r < n_rows; r += 16) {
         a.n_rows = min(n_rows - r, 16u);
-        cudaError_t e = w->form == FORM_Q8 ? launch<form_q8, 16>(s, a, n_sms)
-                                           : launch<form_f16, 16>(s, a, n_sms);
+        cudaError_t e =
+            with_form(w->form, [&](auto f) { return launch<decltype(f), 16>(s, a, n_sms); });
         if (e != cudaSuccess) return e;
         a.out += (uint64_t)16 * w->n_out;
         a.exponents += 16;

@@ -1,6 +1,6 @@
-// Products of many rows: tiles of 128 rows and up to 256 outputs. A block is three warpgroups: one thread
-// of the first lets the copy engine fill a ring of stages (64 values of k), the other two multiply,
-// 64 rows each. Two blocks of a cluster take neighbouring rows of the same outputs, and each brings
+// Products of many rows: tiles of 128 rows and up to 256 outputs. A block is three warpgroups: one
+// thread of the first lets the copy engine fill a ring of stages (64 values of k), the other two
+// multiply, 64 rows each. Two blocks of a cluster take neighbouring rows of the same outputs, and each brings
 // both of them half of the weights. A persistent grid walks the tiles, rows first, so that what is
 // in the cache is read again. Between segments the sums wait in `out`, each in its own thread's
 // places.

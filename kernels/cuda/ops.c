@@ -71,7 +71,7 @@ static status many(backend_queue *q, float *out, const cuda_matrix *m, const flo
         uint32_t n = n_tiles - t < tiles_max ? n_tiles - t : tiles_max, o = t * TILE_OUT;
         uint32_t n_out = m->n_out - o < n * TILE_OUT ? m->n_out - o : n * TILE_OUT;
         cuda_matrix part = {q->expanded, FORM_F16, m->n_in, n_out, m->exponent};
-        TRY(cuda_result(d, cuda_expand(q->stream, q->expanded, m, t, n, d->n_sms), "cuda_expand",
+        TRY(cuda_result(d, cuda_expand(q->stream, q->expanded, m, t, n), "cuda_expand",
                         NULL));
         TRY(cuda_result(d,
                         cuda_matmul_many(q->stream, &d->prompt, out + o, m->n_out, &part,
@@ -211,8 +211,14 @@ status cuda_attention(backend_queue *q, dev_ptr out, dev_ptr x, const kv_args *k
     CHECK(kv->n_head <= ATTENTION_HEAD_MAX && n_heads % kv->n_kv_heads == 0);
     if (n_rows == 0) return ST_OK;
     cuda_kv a = kv_of(kv, rows);
-    LAUNCH(q, cuda_launch_attention, cuda_address(out), cuda_address(x), &a, n_heads, scale, window,
-           n_rows, q->partial, cells_of(q, kv, rows, n_heads, n_rows));
+    uint32_t n_cells = cells_of(q, kv, rows, n_heads, n_rows);
+    if (n_cells == 0) {
+        LAUNCH(q, cuda_launch_attention, cuda_address(out), cuda_address(x), &a, n_heads, scale,
+               window, n_rows);
+    } else {
+        LAUNCH(q, cuda_launch_attention_cells, cuda_address(out), cuda_address(x), &a, n_heads,
+               scale, window, n_rows, q->partial, n_cells);
+    }
     return ST_OK;
 }
 

@@ -1,6 +1,7 @@
 // Weights from the file's rows to the tiles of launch.h: a thread makes 8 values of one output, which
 // for FORM_Q8 are what one lane will read of a block.
 #include "kernels/cuda/dequant.cuh"
+#include "kernels/cuda/forms.cuh"
 
 static __device__ __forceinline__ uint16_t f16_bits(dtype type, const uint8_t *row, uint32_t k)
 {
@@ -45,26 +46,95 @@ static __global__ void repack_q8(uint8_t *to, const uint8_t *stored, uint64_t ro
     if (o < n_out) {
         v[0] = v[1] = 0;
         for (uint32_t j = 0; j < 8; j++) {
-            uint32_t k = j / 4 * 16 + j % 4 / 2 * 8 + lane % 4 * 2 + j % 2;
-            v[j / 4] |= (uint32_t)(uint8_t)(from[2 + k] + 128) << j % 4 * 8;
+            v[j / 4] |= (uint32_t)(uint8_t)(from[2 + value_input(lane, j)] + 128) << j % 4 * 8;
         }
     }
     *(uint2 *)(at + lane * 8) = make_uint2(v[0], v[1]);
     if (lane % 4 == 0) *(uint16_t *)(at + 256 + lane / 2) = o < n_out ? load_u16(from) : 0;
 }
 
+// A thread makes its lane's part of a super-block; outputs past the end have scales of 0.
+static __global__ void repack_q4k(uint8_t *to, const uint8_t *stored, uint64_t row_bytes,
+                                  uint32_t n_units, uint32_t n_out, uint64_t n)
+{
+    uint64_t i = (uint64_t)blockIdx.x * blockDim.x + threadIdx.x;
+    if (i >= n) return;
+    uint32_t lane = i % 32, unit = (uint32_t)(i / 32 % n_units);
+    uint64_t o = i / 32 / n_units * TILE_OUT + lane / 4;
+    const uint8_t *from = stored + o * row_bytes + (uint64_t)unit * 144;
+    uint8_t *at = to + i / 32 * Q4K_UNIT;
+    uint8_t *scales = at + form_q4k::scales_at + lane / 4 * 16;
+    for (uint32_t block = 0; block < 8; block++) {
+        uint32_t word = 0, scale = 0, min = 0;
+        for (uint32_t j = 0; o < n_out && j < 8; j++) {
+            uint32_t q = from[16 + block / 2 * 32 + value_input(lane, j)];
+            word |= (q >> (block % 2 * 4) & 15) << (4 * j);
+        }
+        *(uint32_t *)(at + block / 4 * 512 + lane * 16 + block % 4 * 4) = word;
+        if (lane % 4 != 0) continue;
+        if (o < n_out) scale_min(from + 4, block, &scale, &min);
+        scales[block * 2] = (uint8_t)scale;
+        scales[block * 2 + 1] = (uint8_t)min;
+    }
+    if (lane % 4 == 0)
+        *(uint32_t *)(at + form_q4k::d_at + lane) = o < n_out ? load_u32(from) : 0;
+}
+
+static __device__ __forceinline__ uint32_t q6_k_bits(const uint8_t *b, uint32_t i)
+{
+    uint32_t half = i / 128, j = i % 128;
+    uint32_t low = b[half * 64 + j % 64] >> (j / 64 * 4) & 15;
+    return low | (b[128 + half * 32 + j % 32] >> (j / 32 * 2) & 3) << 4;
+}
+
+static __global__ void repack_q6k(uint8_t *to, const uint8_t *stored, uint64_t row_bytes,
+                                  uint32_t n_units, uint32_t n_out, uint64_t n)
+{
+    uint64_t i = (uint64_t)blockIdx.x * blockDim.x + threadIdx.x;
+    if (i >= n) return;
+    uint32_t lane = i % 32, unit = (uint32_t)(i / 32 % n_units);
+    uint64_t o = i / 32 / n_units * TILE_OUT + lane / 4;
+    const uint8_t *from = stored + o * row_bytes + (uint64_t)unit * 210;
+    uint8_t *at = to + i / 32 * Q6K_UNIT;
+    for (uint32_t t = 0; t < 4; t++) {
+        uint32_t word[3] = {0, 0, 0};
+        for (uint32_t f = 0; o < n_out && f < 16; f++) {
+            uint32_t q = q6_k_bits(from, (2 * t + f / 8) * 32 + value_input(lane, f % 8));
+            if (f < 15) {
+                word[f / 5] |= q << (f % 5 * 6);
+            } else {
+                for (uint32_t c = 0; c < 3; c++)
+                    word[c] |= (q >> (2 * c) & 3) << 30;
+            }
+        }
+        for (uint32_t c = 0; c < 3; c++) {
+            uint32_t w = t * 3 + c;
+            *(uint32_t *)(at + w / 4 * 512 + lane * 16 + w % 4 * 4) = word[c];
+        }
+    }
+    if (lane % 4 != 0) return;
+    for (uint32_t j = 0; j < 16; j++)
+        at[form_q6k::scales_at + lane / 4 * 16 + j] =
+            (uint8_t)((o < n_out ? from[192 + j] : 0) + 128);
+    *(uint16_t *)(at + form_q6k::d_at + lane / 2) = o < n_out ? load_u16(from + 208) : 0;
+}
+
 cudaError_t cuda_repack(cudaStream_t s, void *to, cuda_form form, const void *stored, dtype type,
                         uint32_t n_in, uint32_t n_out, uint32_t *max_bits)
 {
-    uint64_t n = (uint64_t)((n_out + TILE_OUT - 1) / TILE_OUT) * cuda_blocks_in(n_in) * 32;
+    uint32_t n_units = cuda_blocks_in(n_in) / cuda_unit_blocks(form);
+    uint64_t n = (uint64_t)((n_out + TILE_OUT - 1) / TILE_OUT) * n_units * 32;
     uint64_t row_bytes = dtype_bytes(type, n_in);
     uint32_t grid = (uint32_t)((n + 255) / 256);
+    const uint8_t *from = (const uint8_t *)stored;
     if (form == FORM_Q8)
-        repack_q8<<<grid, 256, 0, s>>>((uint8_t *)to, (const uint8_t *)stored, row_bytes, n_in,
-                                       n_out);
+        repack_q8<<<grid, 256, 0, s>>>((uint8_t *)to, from, row_bytes, n_in, n_out);
+    else if (form == FORM_Q4K)
+        repack_q4k<<<grid, 256, 0, s>>>((uint8_t *)to, from, row_bytes, n_units, n_out, n);
+    else if (form == FORM_Q6K)
+        repack_q6k<<<grid, 256, 0, s>>>((uint8_t *)to, from, row_bytes, n_units, n_out, n);
     else
-        repack_f16<<<grid, 256, 0, s>>>((uint4 *)to, (const uint8_t *)stored, type, row_bytes, n_in,
-                                        n_out, max_bits);
+        repack_f16<<<grid, 256, 0, s>>>((uint4 *)to, from, type, row_bytes, n_in, n_out, max_bits);
     return cudaGetLastError();
 }
 

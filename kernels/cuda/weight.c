@@ -68,20 +68,41 @@ bool cuda_weight_type(dtype t)
     }
 }
 
-static cuda_form form_of(dtype t)
+/* A form of super-blocks where no segment ends inside one. */
+static cuda_form form_of(dtype t, uint32_t n_in)
 {
-    return t == DT_F32 ? FORM_ROWS : t == DT_Q8_0 ? FORM_Q8 : FORM_F16;
+    uint32_t n_blocks = cuda_blocks_in(n_in), n_segments = cuda_segments(n_in);
+    uint32_t segment_blocks = (n_blocks + n_segments - 1) / n_segments;
+    bool whole = n_in % 256 == 0 && (n_segments == 1 || segment_blocks % 8 == 0);
+    switch (t) {
+    case DT_F32:
+        return FORM_ROWS;
+    case DT_Q8_0:
+        return FORM_Q8;
+    case DT_Q4_K:
+        return whole ? FORM_Q4K : FORM_F16;
+    case DT_Q6_K:
+        return whole ? FORM_Q6K : FORM_F16;
+    default:
+        return FORM_F16;
+    }
 }
 
 cuda_matrix cuda_matrix_of(const dev_weight *w)
 {
-    return (cuda_matrix){cuda_address(w->data), form_of(w->type), w->n_in, w->n_out, w->exponent};
+    return (cuda_matrix){cuda_address(w->data), form_of(w->type, w->n_in), w->n_in, w->n_out, w->exponent};
 }
 
 static uint64_t tile_bytes(cuda_form form, dtype type, uint32_t n_in)
 {
     if (form == FORM_ROWS) return TILE_OUT * dtype_bytes(type, n_in);
-    return (uint64_t)cuda_blocks_in(n_in) * (form == FORM_Q8 ? Q8_BLOCK : F16_BLOCK);
+    return cuda_tile_bytes(form, n_in);
+}
+
+uint64_t cuda_weight_bytes(dtype type, uint32_t n_in, uint32_t n_out)
+{
+    uint64_t n_tiles = ((uint64_t)n_out + TILE_OUT - 1) / TILE_OUT;
+    return n_tiles * tile_bytes(form_of(type, n_in), type, n_in);
 }
 
 static status add_weight(backend_device *d, void **out, uint64_t bytes, errmsg *e)
@@ -142,7 +163,7 @@ static status send_bytes(backend_device *d, char *to, const char *from, uint64_t
 static status send_tiles(backend_device *d, const dev_weight *w, const char *host, errmsg *e)
 {
     cuda_loader *l = &d->loader;
-    cuda_form form = form_of(w->type);
+    cuda_form form = form_of(w->type, w->n_in);
     uint64_t row_bytes = dtype_bytes(w->type, w->n_in);
     uint32_t rows_max = (uint32_t)(CUDA_PIECE_BYTES / row_bytes) / TILE_OUT * TILE_OUT;
     if (rows_max == 0) {
@@ -181,8 +202,8 @@ static status scale_tensor(backend_device *d, dev_weight *w, uint64_t bytes, err
 status cuda_weight_open(backend_device *d, dev_weight *out, const void *host, dtype type,
                         uint32_t n_in, uint32_t n_out, errmsg *e)
 {
-    cuda_form form = form_of(type);
-    uint64_t bytes = (n_out + TILE_OUT - 1) / TILE_OUT * tile_bytes(form, type, n_in);
+    cuda_form form = form_of(type, n_in);
+    uint64_t bytes = cuda_weight_bytes(type, n_in, n_out);
     void *device;
     TRY_CUDA(d, cudaSetDevice(d->ordinal), e);
     TRY(add_weight(d, &device, bytes, e));

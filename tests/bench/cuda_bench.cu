@@ -128,7 +128,7 @@ static double lt_best_us(const lt_product &p, const void *w, const void *x, floa
     return best;
 }
 
-// Prompt products: ours from f16 and, expansion included, from q8_0; the library's best.
+// Prompt products: ours from f16 and, expansion included, from q8_0 and q4_k; the library's best.
 static void prompts(const char *pool, const float *x, float *out, void *prepared,
                     int32_t *exponents, const cuda_prompt *prompt)
 {
@@ -141,13 +141,14 @@ static void prompts(const char *pool, const float *x, float *out, void *prepared
     OK(cudaMalloc(&expanded, 2ull * 4096 * 28672));
     OK(cudaMalloc(&plain, 2ull * 4096 * 14336));
     fill<<<2048, 256, 0, stream>>>((uint32_t *)plain, 4096ull * 14336 / 2, 7);
-    printf("%-15s %5s %9s %8s %9s %8s %6s %9s %9s\n", "n_in x n_out", "rows", "us", "TFLOP/s",
-           "cublasLt", "TFLOP/s", "ratio", "q8_0 us", "prepare");
+    printf("%-15s %5s %9s %8s %9s %8s %6s %9s %9s %9s\n", "n_in x n_out", "rows", "us",
+           "TFLOP/s", "cublasLt", "TFLOP/s", "ratio", "q8_0 us", "q4_k us", "prepare");
     for (auto &shape : shapes) {
         for (uint32_t rows : {128u, 512u, 1024u, 4096u}) {
             uint32_t n_in = shape[0], n_out = shape[1];
             double flop = 2.0 * n_in * n_out * rows, us = 1e30, lt_us = 1e30;
             cuda_matrix m = {pool, FORM_F16, n_in, n_out, 0}, q = {pool, FORM_Q8, n_in, n_out, 0};
+            cuda_matrix k = {pool, FORM_Q4K, n_in, n_out, 0};
             cuda_matrix e = {expanded, FORM_F16, n_in, n_out, 0};
             double prepare = median_us(4, [&](int) {
                 OK(cuda_prepare_many(stream, prepared, exponents, x, n_in, rows));
@@ -161,13 +162,18 @@ static void prompts(const char *pool, const float *x, float *out, void *prepared
                 lt_us = std::min(lt_us, lt_best_us(p, pool, plain, out, workspace));
             }
             double q_us = median_us(4, [&](int) {
-                OK(cuda_expand(stream, expanded, &q, 0, n_out / TILE_OUT, prompt->n_sms));
+                OK(cuda_expand(stream, expanded, &q, 0, n_out / TILE_OUT));
                 OK(cuda_matmul_many(stream, prompt, out, n_out, &e, prepared, exponents, nullptr,
                                     rows));
             });
-            printf("%6u x %-6u %5u %9.1f %8.0f %9.1f %8.0f %6.2f %9.1f %9.1f\n", n_in, n_out,
-                   rows, us, flop / us / 1e6, lt_us, flop / lt_us / 1e6, lt_us / us, q_us,
-                   prepare);
+            double k_us = median_us(4, [&](int) {
+                OK(cuda_expand(stream, expanded, &k, 0, n_out / TILE_OUT));
+                OK(cuda_matmul_many(stream, prompt, out, n_out, &e, prepared, exponents, nullptr,
+                                    rows));
+            });
+            printf("%6u x %-6u %5u %9.1f %8.0f %9.1f %8.0f %6.2f %9.1f %9.1f %9.1f\n", n_in,
+                   n_out, rows, us, flop / us / 1e6, lt_us, flop / lt_us / 1e6, lt_us / us, q_us,
+                   k_us, prepare);
         }
     }
 }
@@ -214,15 +220,14 @@ int main(int argc, char **argv)
     static const struct {
         uint32_t n_in, n_out;
     } shapes[] = {{4096, 1024}, {4096, 4096}, {4096, 14336}, {14336, 4096}, {4096, 128256}};
-    static const cuda_form forms[] = {FORM_F16, FORM_Q8};
-    static const char *const names[] = {"f16/bf16", "q8_0"};
+    static const cuda_form forms[] = {FORM_F16, FORM_Q8, FORM_Q4K, FORM_Q6K};
+    static const char *const names[] = {"f16/bf16", "q8_0", "q4_k", "q6_k"};
     printf("%-9s %-14s %5s %9s %9s %7s\n", "form", "n_in x n_out", "rows", "us", "GB/s", "of read");
-    for (int f = 0; f < 2; f++) {
+    for (int f = 0; f < 4; f++) {
         double total[2] = {0, 0}, bytes_total = 0;
         for (int i = 0; i < 5; i++) {
             uint32_t n_in = shapes[i].n_in, n_out = shapes[i].n_out;
-            uint64_t bytes = (uint64_t)n_out / TILE_OUT * cuda_blocks_in(n_in) *
-                             (forms[f] == FORM_Q8 ? Q8_BLOCK : F16_BLOCK);
+            uint64_t bytes = (uint64_t)n_out / TILE_OUT * cuda_tile_bytes(forms[f], n_in);
             int copies = (int)(POOL / bytes), n = std::max(copies, 4);
             for (int few = 0; few < 2; few++) {
                 uint32_t rows = few ? 16 : 1;

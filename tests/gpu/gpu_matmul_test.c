@@ -1,5 +1,6 @@
 /* Products on the GPU: near the cpu's, and the same bits for a row whatever stands beside it and
  * whichever kernel takes it (one row, up to 16, prompts). */
+#include "kernels/cpu/convert.h"
 #include "tests/support/gpu_check.h"
 #include "tests/support/tap.h"
 
@@ -35,6 +36,21 @@ static void multiply(const side *s, float *out, const dev_weight *w, const float
     side_free(s, xs, x_bytes);
     side_free(s, to, out_bytes);
     side_free(s, b, 4ull * w->n_out);
+}
+
+/* Every row of the matrix as f32. */
+static void rows_of(const side *s, float *out, const dev_weight *w, uint32_t n_rows)
+{
+    uint32_t *tokens = malloc(4ull * n_rows);
+    for (uint32_t i = 0; i < n_rows; i++)
+        tokens[i] = i;
+    uint64_t bytes = 4ull * n_rows * w->n_in;
+    dev_ptr t = side_put(s, tokens, 4ull * n_rows), to = side_put(s, NULL, bytes);
+    assert_int_equal(s->b->embed(s->q, to, w, t, 1.0f, n_rows), ST_OK);
+    side_get(s, out, to, bytes);
+    side_free(s, t, 4ull * n_rows);
+    side_free(s, to, bytes);
+    free(tokens);
 }
 
 static void near_cpu(seeded *s, dtype type, uint32_t n_in, uint32_t n_out, uint32_t n_rows)
@@ -127,6 +143,56 @@ static void a_row_does_not_see_its_neighbours(void **state)
     }
     same_bits_for(&s, DT_Q4_K, 4096, 300);
     same_bits_for(&s, DT_Q6_K, 14336, 40);
+}
+
+/* A super-block type streamed = its values rounded to f16 by the host and held so, bit for bit. */
+static void streamed_as_held(seeded *s, dtype type, uint32_t n_in, uint32_t n_out)
+{
+    static const uint32_t batches[] = {1, 2, 8, 16, 70};
+    void *base;
+    char what[96];
+    uint64_t n = (uint64_t)n_in * n_out;
+    const void *stored = seeded_stored(s, type, n, 4, &base);
+    float *x = seeded_floats(s, (uint64_t)n_in * ROWS, 6), *bias = seeded_floats(s, n_out, 4);
+    float *values = malloc(4 * n), *want = malloc(4ull * n_out * ROWS);
+    float *got = malloc(4ull * n_out * ROWS);
+    uint16_t *rounded = malloc(2 * n);
+    dev_weight on_cpu = weight_on(&cpu, stored, type, n_in, n_out);
+    rows_of(&cpu, values, &on_cpu, n_out);
+    for (uint64_t i = 0; i < n; i++)
+        rounded[i] = f16_of_f32(values[i]);
+    dev_weight streamed = weight_on(&gpu, stored, type, n_in, n_out);
+    dev_weight held = weight_on(&gpu, rounded, DT_F16, n_in, n_out);
+    for (uint32_t i = 0; i < sizeof batches / sizeof *batches; i++) {
+        multiply(&gpu, want, &held, x, bias, batches[i]);
+        multiply(&gpu, got, &streamed, x, bias, batches[i]);
+        snprintf(what, sizeof what, "%s %u x %u streamed, %u rows", dtype_get(type)->name, n_in,
+                 n_out, batches[i]);
+        assert_true(same_bits(what, want, got, (uint64_t)n_out * batches[i]));
+    }
+    rows_of(&gpu, values, &streamed, n_out);
+    for (uint64_t i = 0; i < n; i++)
+        assert_true(values[i] == f32_of_f16(rounded[i]));
+    free(base);
+    free(x);
+    free(bias);
+    free(values);
+    free(want);
+    free(got);
+    free(rounded);
+}
+
+static void streamed_types_are_as_held(void **state)
+{
+    (void)state;
+    static const dtype streamed[] = {DT_Q4_K, DT_Q6_K};
+    static const uint32_t shapes[][2] = {
+        {256, 1}, {512, 40}, {4096, 1100}, {8448, 24}, {14336, 264}, {28672, 16}};
+    seeded s = {6};
+    for (uint32_t t = 0; t < sizeof streamed / sizeof *streamed; t++) {
+        for (uint32_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
+            streamed_as_held(&s, streamed[t], shapes[i][0], shapes[i][1]);
+    }
 }
 
 /* Every size of a prompt's tiles, outputs and rows that end within one, half stages at a segment's
@@ -243,6 +309,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(products_are_near_the_cpus),
         cmocka_unit_test(a_row_does_not_see_its_neighbours),
+        cmocka_unit_test(streamed_types_are_as_held),
         cmocka_unit_test(prompts_are_their_rows),
         cmocka_unit_test(special_rows_stay_alone),
         cmocka_unit_test(prepared_rows_are_never_stale),
