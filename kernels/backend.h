@@ -86,6 +86,8 @@ typedef struct {
     dev_ptr live;            /* u8 [n_rows]: 0: the row writes no KV; its other results are unused */
     uint32_t n_positions;    /* every position is below it, so that a device can spread a long
                                 context; 0: not known. No bit depends on it */
+    uint32_t n_runs;         /* of live rows of one table, side by side; 0: not known. No bit depends
+                                on it */
 } row_args;
 
 typedef struct {

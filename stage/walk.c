@@ -21,7 +21,7 @@ static status attention_block(stage *s, const layer_weights *w, uint32_t layer_i
     const dev_ptr v = SCRATCH(s, v), attn = SCRATCH(s, attn);
     kv_args kv = kv_layer(&s->kv, layer_i);
     row_args rows = {SCRATCH(s, position), stage_table(s, kind), SCRATCH(s, tables),
-                     SCRATCH(s, live), s->n_positions};
+                     SCRATCH(s, live), s->n_positions, s->n_runs};
     rope_args rope = {SCRATCH(s, cos[kind]), SCRATCH(s, sin[kind]), turn->n_rot,
                       turn->kind == ROPE_NEOX};
     TRY_OP(matmul, q, &w->attn_q, normed, w->attn_q_bias, s->n_rows); /* [R, n_heads, n_head] */

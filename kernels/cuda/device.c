@@ -124,6 +124,7 @@ static status open_all(backend_device *d, errmsg *e)
         TRY_CUDA(d, cudaEventCreateWithFlags(&d->event[i], cudaEventDisableTiming), e);
     TRY_CUDA(d, cuda_matmul_setup(), e);
     TRY_CUDA(d, cuda_prompt_setup(&d->prompt), e);
+    TRY_CUDA(d, cuda_attention_prompt_setup(), e);
     return cuda_loader_open(d, e);
 }
 

@@ -17,6 +17,15 @@ __device__ __forceinline__ uint64_t operand_at(const void *p, uint32_t k_bytes, 
            (uint64_t)(row_bytes >> 4) << 32;
 }
 
+// The same brought by boxes of 64 values (128 bytes) wide with the copy engine's swizzle of 128 bytes,
+// p on a border of 1024: 8 rows are 1024 bytes. Along rows for a step's k side by side; for rows of k,
+// columns_bytes: from 64 columns to the next 64.
+__device__ __forceinline__ uint64_t swizzled_at(const void *p, uint32_t columns_bytes)
+{
+    return (uint64_t)(shared_address(p) >> 4 & 0x3fff) | (uint64_t)(columns_bytes >> 4) << 16 |
+           (uint64_t)(1024 >> 4) << 32 | (uint64_t)1 << 62;
+}
+
 __device__ __forceinline__ uint64_t operand_further(uint64_t operand, uint32_t bytes)
 {
     return operand + (bytes >> 4);
@@ -57,6 +66,23 @@ template <uint32_t n> __device__ __forceinline__ void registers_less()
 }
 
 // --- barriers ---
+
+// Of some of the block's threads, by number: meet, or say so and go on.
+__device__ __forceinline__ void threads_meet(uint32_t barrier, uint32_t n)
+{
+    asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(n) : "memory");
+}
+
+__device__ __forceinline__ void threads_arrive(uint32_t barrier, uint32_t n)
+{
+    asm volatile("bar.arrive %0, %1;" ::"r"(barrier), "r"(n) : "memory");
+}
+
+// What was written by plain stores is there for the tensor core, once all have met.
+__device__ __forceinline__ void written_for_wgmma()
+{
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
 
 __device__ __forceinline__ void barrier_init_for(uint64_t *b, uint32_t arrivals)
 {
@@ -187,7 +213,7 @@ __device__ __forceinline__ void wgmma(float (&d)[32], uint64_t a, uint64_t b)
         : "l"(a), "l"(b));
 }
 
-// The same with a in registers, as mma_step takes it.
+// The same with a in registers, as mma_step takes it, and b with its columns side by side (rows of k).
 __device__ __forceinline__ void wgmma_from(float (&d)[64], uint32_t a0, uint32_t a1,
                                            uint32_t a2, uint32_t a3, uint64_t b)
 {
@@ -197,7 +223,7 @@ __device__ __forceinline__ void wgmma_from(float (&d)[64], uint32_t a0, uint32_t
         "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31,"
         "%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,"
         "%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
-        "}, {%64,%65,%66,%67}, %68, 1, 1, 1, 0;"
+        "}, {%64,%65,%66,%67}, %68, 1, 1, 1, 1;"
         :
           "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]),
           "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]),
@@ -210,7 +236,7 @@ __device__ __forceinline__ void wgmma_from(float (&d)[64], uint32_t a0, uint32_t
         : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "l"(b));
 }
 
-// The same with a in registers, as mma_step takes it.
+// The same with a in registers, as mma_step takes it, and b with its columns side by side (rows of k).
 __device__ __forceinline__ void wgmma_from(float (&d)[32], uint32_t a0, uint32_t a1,
                                            uint32_t a2, uint32_t a3, uint64_t b)
 {
@@ -218,7 +244,7 @@ __device__ __forceinline__ void wgmma_from(float (&d)[32], uint32_t a0, uint32_t
         "wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 {"
         "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,"
         "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
-        "}, {%32,%33,%34,%35}, %36, 1, 1, 1, 0;"
+        "}, {%32,%33,%34,%35}, %36, 1, 1, 1, 1;"
         :
           "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]),
           "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]),

@@ -90,8 +90,13 @@ static inline BOTH_SIDES uint64_t cuda_tile_bytes(cuda_form form, uint32_t n_in)
     return (uint64_t)(cuda_blocks_in(n_in) / cuda_unit_blocks(form)) * cuda_unit_bytes(form);
 }
 
-/* Once per device, before the products: shared memory limits. */
+/* Once per device, before the kernels: shared memory limits, and what prompts need. */
 cudaError_t cuda_matmul_setup(void);
+typedef struct {
+    void *encode_tiled; /* the driver's */
+    uint32_t n_sms;
+} cuda_prompt;
+cudaError_t cuda_prompt_setup(cuda_prompt *p);
 
 /* --- products; out f32 [n_rows, n_out], bias f32 [n_out] or NULL --- */
 
@@ -112,12 +117,6 @@ cudaError_t cuda_matmul_few(cudaStream_t s, float *out, const cuda_matrix *w, co
  * left as they are. */
 cudaError_t cuda_prepare_many(cudaStream_t s, void *prepared, int32_t *exponents, const float *x,
                               uint32_t n, uint32_t n_rows);
-/* Once per device. */
-typedef struct {
-    void *encode_tiled; /* the driver's */
-    uint32_t n_sms;
-} cuda_prompt;
-cudaError_t cuda_prompt_setup(cuda_prompt *p);
 /* Rows of cuda_prepare_many with a weight of FORM_F16; a row of out begins out_stride floats after
  * the one before it. */
 cudaError_t cuda_matmul_many(cudaStream_t s, const cuda_prompt *p, float *out, uint32_t out_stride,
@@ -174,9 +173,20 @@ cudaError_t cuda_launch_attention_cells(cudaStream_t s, float *out, const float 
                                         const cuda_kv *kv, uint32_t n_heads, float scale,
                                         uint32_t window, uint32_t n_rows, float *partial,
                                         uint32_t n_cells);
+/* An f16 cache with heads of a multiple of 8 up to 256 (attention_core.cuh): n_cells as above, 0: each
+ * block walks its rows' cells. cuda_launch_attention_prompt: many rows, few tables among them, heads
+ * of cuda_attention_prompt_takes. The same bits. */
+cudaError_t cuda_launch_attention_f16(cudaStream_t s, float *out, const float *x, const cuda_kv *kv,
+                                      uint32_t n_heads, float scale, uint32_t window,
+                                      uint32_t n_rows, float *partial, uint32_t n_cells);
+bool cuda_attention_prompt_takes(uint32_t n_head);
+cudaError_t cuda_attention_prompt_setup(void);
+cudaError_t cuda_launch_attention_prompt(cudaStream_t s, const cuda_prompt *p, float *out,
+                                         const float *x, const cuda_kv *kv, uint32_t n_heads,
+                                         float scale, uint32_t window, uint32_t n_rows);
 uint64_t cuda_partial_floats(uint32_t n_rows, uint32_t n_heads, uint32_t n_head, uint32_t n_cells);
-/* Blocks that an attention without cells would have. */
-uint32_t cuda_attention_blocks(uint32_t n_rows, uint32_t n_heads, uint32_t n_kv_heads);
+/* Blocks that an attention without cells would have, for an f16 cache as above or another. */
+uint32_t cuda_attention_blocks(uint32_t n_rows, uint32_t n_heads, uint32_t n_kv_heads, bool f16);
 #define ATTENTION_HEAD_MAX 1024u
 
 #ifdef __cplusplus

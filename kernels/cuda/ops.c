@@ -3,6 +3,7 @@
 #include "kernels/cuda/device.h"
 
 #define DECODE_ROWS 64u /* more are a prompt's */
+#define PROMPT_RUN  32u /* rows of one table side by side, on average, that attention takes together */
 
 /* Put a kernel on the queue: enter, launch, check. */
 #define LAUNCH(q, kernel, ...)                                                                     \
@@ -195,11 +196,12 @@ status cuda_kv_write(backend_queue *q, const kv_args *kv, dev_ptr k, dev_ptr v,
 /* A block per cell where whole rows would leave the device idle and the cells' results have room.
  */
 static uint32_t cells_of(const backend_queue *q, const kv_args *kv, const row_args *rows,
-                         uint32_t n_heads, uint32_t n_rows)
+                         uint32_t n_heads, uint32_t n_rows, bool f16)
 {
     uint32_t n_cells = (uint32_t)(((uint64_t)rows->n_positions + ATTN_CELL - 1) / ATTN_CELL);
     if (n_cells < 2) return 0;
-    if (cuda_attention_blocks(n_rows, n_heads, kv->n_kv_heads) >= 2 * q->device->n_sms) return 0;
+    if (cuda_attention_blocks(n_rows, n_heads, kv->n_kv_heads, f16) >= 2 * q->device->n_sms)
+        return 0;
     uint64_t bytes = cuda_partial_floats(n_rows, n_heads, kv->n_head, n_cells) * sizeof(float);
     return bytes <= CUDA_PARTIAL_BYTES ? n_cells : 0;
 }
@@ -211,8 +213,18 @@ status cuda_attention(backend_queue *q, dev_ptr out, dev_ptr x, const kv_args *k
     CHECK(kv->n_head <= ATTENTION_HEAD_MAX && n_heads % kv->n_kv_heads == 0);
     if (n_rows == 0) return ST_OK;
     cuda_kv a = kv_of(kv, rows);
-    uint32_t n_cells = cells_of(q, kv, rows, n_heads, n_rows);
-    if (n_cells == 0) {
+    bool f16 = kv->type == DT_F16 && kv->n_head % 8 == 0 && kv->n_head <= 256;
+    bool prompt = rows->n_runs > 0 && n_rows / PROMPT_RUN >= rows->n_runs;
+    if (f16 && prompt && cuda_attention_prompt_takes(kv->n_head)) {
+        LAUNCH(q, cuda_launch_attention_prompt, &q->device->prompt, cuda_address(out),
+               cuda_address(x), &a, n_heads, scale, window, n_rows);
+        return ST_OK;
+    }
+    uint32_t n_cells = cells_of(q, kv, rows, n_heads, n_rows, f16);
+    if (f16) {
+        LAUNCH(q, cuda_launch_attention_f16, cuda_address(out), cuda_address(x), &a, n_heads, scale,
+               window, n_rows, q->partial, n_cells);
+    } else if (n_cells == 0) {
         LAUNCH(q, cuda_launch_attention, cuda_address(out), cuda_address(x), &a, n_heads, scale,
                window, n_rows);
     } else {

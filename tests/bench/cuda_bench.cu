@@ -178,6 +178,76 @@ static void prompts(const char *pool, const float *x, float *out, void *prepared
     }
 }
 
+__global__ void fill_rows(uint32_t *position, uint32_t *tables, uint8_t *live, uint32_t n)
+{
+    uint32_t i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i >= n) return;
+    position[i] = i;
+    live[i] = 1;
+    if (i % 64 == 0) tables[i / 64] = i / 64;
+}
+
+// What else a prompt's layer is made of, 4096 rows of one session, 32/8 heads of 128.
+static void layers(float *x, float *out, void *prepared, int32_t *exponents,
+                   const cuda_prompt *prompt)
+{
+    const uint32_t rows = 4096, n = 4096, n_ff = 14336;
+    cuda_kv kv = {};
+    uint32_t *position, *table, *tables;
+    uint8_t *live;
+    float *turns;
+    OK(cuda_attention_prompt_setup());
+    OK(cudaMalloc(&kv.k, 2ull * rows * 1024));
+    OK(cudaMalloc(&kv.v, 2ull * rows * 1024));
+    OK(cudaMalloc(&position, 4 * rows));
+    OK(cudaMalloc(&table, 4 * rows));
+    OK(cudaMalloc(&tables, 4 * rows));
+    OK(cudaMalloc(&live, rows));
+    OK(cudaMalloc(&turns, 4ull * rows * 64));
+    OK(cudaMemset(table, 0, 4 * rows));
+    fill_f32<<<rows * 64 / 256, 256, 0, stream>>>(turns, (uint64_t)rows * 64);
+    fill_rows<<<rows / 256, 256, 0, stream>>>(position, tables, live, rows);
+    kv.type = DT_F16;
+    kv.n_kv_heads = 8;
+    kv.n_head = 128;
+    kv.position = position;
+    kv.table = table;
+    kv.tables = tables;
+    kv.live = live;
+    auto show = [](const char *name, double us, double bytes, double flop) {
+        printf("%-28s %9.1f us %8.0f GB/s %8.0f TFLOP/s\n", name, us, bytes / us / 1e3,
+               flop / us / 1e6);
+    };
+    double wide = 4.0 * rows * n;
+    show("kv_write", median_us(4, [&](int) {
+             OK(cuda_launch_kv_write(stream, &kv, x, x + rows * 1024, rows));
+         }),
+         wide * 3 / 4, 0);
+    show("attention", median_us(4, [&](int) {
+             OK(cuda_launch_attention_prompt(stream, prompt, out, x, &kv, 32, 0.088f, 0, rows));
+         }),
+         2 * wide, 4.0 * rows * rows / 2 * n);
+    show("rms_norm", median_us(4, [&](int) {
+             OK(cuda_launch_rms_norm(stream, out, x, x, n, 1e-5f, rows));
+         }),
+         2 * wide, 0);
+    show("rope of q", median_us(4, [&](int) {
+             OK(cuda_launch_rope(stream, out, turns, turns, 128, true, 32, 128, rows));
+         }),
+         2 * wide, 0);
+    show("add", median_us(4, [&](int) { OK(cuda_launch_add(stream, out, x, (uint64_t)rows * n)); }),
+         3 * wide, 0);
+    show("silu_mul", median_us(4, [&](int) {
+             OK(cuda_launch_silu_mul(stream, out, x, x, (uint64_t)rows * n_ff));
+         }),
+         wide * 3 * 3.5, 0);
+    for (uint32_t w : {n, n_ff})
+        show(w == n ? "prepare 4096" : "prepare 14336", median_us(4, [&](int) {
+                 OK(cuda_prepare_many(stream, prepared, exponents, x, w, rows));
+             }),
+             6.0 * rows * w, 0);
+}
+
 int main(int argc, char **argv)
 {
     int there = 0;
@@ -213,6 +283,7 @@ int main(int argc, char **argv)
         1e3;
     printf("%s, plain read %.0f GB/s\n", p.name, read);
     if (argc > 1 && strcmp(argv[1], "prompt") == 0) {
+        layers(x, out, prepared, exponents, &prompt);
         prompts(pool, x, out, prepared, exponents, &prompt);
         return 0;
     }
@@ -251,6 +322,7 @@ int main(int argc, char **argv)
                    names[f], few ? 16 : 1, total[few], bytes_total / total[few] / 1e3,
                    bytes_total / total[few] / 10 / read);
     }
+    layers(x, out, prepared, exponents, &prompt);
     prompts(pool, x, out, prepared, exponents, &prompt);
     return 0;
 }
