@@ -2,7 +2,8 @@
 // attention_core.cuh on warpgroups. A block takes 128 rows of one query head: one thread of its first
 // warpgroup lets the copy engine fill a ring with the cells' keys and values in turn, the other two
 // take 64 rows each. They use the tensor core in turns, so that one weighs while the other multiplies.
-// Scores, weights and sums of a cell stay in registers.
+// Scores, weights and sums of a cell stay in registers, what cells have made so far in shared memory.
+// Two query heads of one KV head are a cluster: each block brings both of them half of the boxes.
 #include "kernels/cuda/attention_core.cuh"
 #include "kernels/cuda/hopper.cuh"
 
@@ -23,9 +24,9 @@ template <uint32_t HEAD> struct ring_of {
     static constexpr uint32_t halves = HEAD / 64; // boxes of 64 values beside each other
     static constexpr uint32_t box_bytes = BOX_KEYS * 128, half_bytes = BLOCKS * box_bytes;
     static constexpr uint32_t bytes = halves * half_bytes; // one cell's keys, or values
-    static constexpr uint32_t slots = HEAD == 128 ? 3 : 4;
-    static constexpr uint32_t q_bytes = ROWS * HEAD * 2;
-    static constexpr uint32_t shared_bytes = 1024 + q_bytes + slots * bytes;
+    static constexpr uint32_t slots = HEAD == 128 ? 2 : 4;
+    static constexpr uint32_t q_bytes = ROWS * HEAD * 2, o_bytes = ROWS * HEAD * 4;
+    static constexpr uint32_t shared_bytes = 1024 + slots * bytes + q_bytes + o_bytes;
 };
 
 struct prompt_state
@@ -89,11 +90,13 @@ static __device__ void look_at_rows(const prompt_attention_args &a, prompt_state
     }
 }
 
-template <uint32_t HEAD>
+// TOGETHER: blocks of the cluster, 1 or 2.
+template <uint32_t HEAD, uint32_t TOGETHER>
 static __device__ void fetch_cells(const prompt_attention_args &a, prompt_state &st, char *slots,
                                    uint32_t row0, uint32_t kv_head)
 {
     using ring = ring_of<HEAD>;
+    uint32_t rank = TOGETHER == 2 ? cluster_rank() : 0;
     ring_place at = {0, 1};
     run_of run;
     for (uint32_t from = 0; next_run(st, from, &run); from = run.end) {
@@ -113,11 +116,17 @@ static __device__ void fetch_cells(const prompt_attention_args &a, prompt_state 
                 uint64_t *full = st.full + at.slot;
                 barrier_wait(st.empty + at.slot, at.parity);
                 barrier_expect(full, ring::bytes);
-                for (uint32_t h = 0; h < ring::halves; h++) {
 #pragma unroll
-                    for (uint32_t b = 0; b < BLOCKS; b++)
-                        fetch_box(to + h * ring::half_bytes + b * ring::box_bytes,
-                                  i == 0 ? &a.k : &a.v, h * 64, row[b], full);
+                for (uint32_t b = 0; b < BLOCKS; b++) {
+#pragma unroll
+                    for (uint32_t h = 0; h < ring::halves; h++) {
+                        char *box = to + h * ring::half_bytes + b * ring::box_bytes;
+                        const CUtensorMap *map = i == 0 ? &a.k : &a.v;
+                        if (TOGETHER == 1)
+                            fetch_box(box, map, h * 64, row[b], full);
+                        else if (b % 2 == rank)
+                            fetch_box_to(box, map, h * 64, row[b], full, 3);
+                    }
                 }
                 at.next(ring::slots);
             }
@@ -154,7 +163,8 @@ static __device__ void put_queries(const prompt_attention_args &a, prompt_state 
     }
 }
 
-// What the thread's two rows have met; what they see and their scales are in shared memory.
+// What the thread's two rows have met; what they see and their scales are in shared memory, and what
+// they have summed: [HEAD / 8][128 threads] of four, as the tensor core deals them out.
 struct row_state
 {
     float m[2], l[2];
@@ -168,15 +178,17 @@ static __device__ __forceinline__ uint2 seen_by(const prompt_state &st, const ru
     return in ? make_uint2(st.first[t], st.last[t]) : make_uint2(UINT32_MAX, 0);
 }
 
-// s to weights: e as first operands for the values; the cell's m and l.
+// s to weights: e as first operands for the values; the cell's m and l. From the last step to the
+// first: e then fits into the registers of what is done, above those that the values' sums take.
 static __device__ __forceinline__ void weigh(const prompt_state &st, const run_of &run, uint32_t t0,
                                              float (&s)[128], uint32_t (&e)[64], float (&m)[2],
                                              float (&l)[2], uint32_t cell, bool whole)
 {
-    uint32_t q = threadIdx.x % 4, key = cell * CORE_CELL + q * 2;
+    uint32_t key = cell * CORE_CELL + threadIdx.x % 4 * 2;
+    float scale2[2], offset[2], sum[2][5];
 #pragma unroll
     for (uint32_t h = 0; h < 2; h++) {
-        float largest = -INFINITY;
+        float largest = -INFINITY, natural = st.natural[t0 + h * 8];
         if (!whole) {
             uint2 seen = seen_by(st, run, t0 + h * 8);
 #pragma unroll
@@ -191,59 +203,85 @@ static __device__ __forceinline__ void weigh(const prompt_state &st, const run_o
             largest = fmaxf(largest, s[i / 2 * 4 + h * 2 + i % 2]);
         largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, 1));
         largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, 2));
-        float natural = st.natural[t0 + h * 8], scale2 = core_scale2(natural);
-        float offset = core_offset(largest, scale2);
+        scale2[h] = core_scale2(natural);
+        offset[h] = core_offset(largest, scale2[h]);
         m[h] = __fmul_rn(largest, natural);
-        float sum[16];
+    }
 #pragma unroll
-        for (uint32_t t = 0; t < 16; t++) {
+    for (uint32_t i16 = 0; i16 < 16; i16++) {
+        const uint32_t t = 15 - i16;
+#pragma unroll
+        for (uint32_t h = 0; h < 2; h++) {
             float x[4];
 #pragma unroll
             for (uint32_t i = 0; i < 4; i++)
-                x[i] = core_exp2(__fmaf_rn(s[t * 8 + i / 2 * 4 + h * 2 + i % 2], scale2, offset));
-            sum[t] = __fadd_rn(__fadd_rn(__fadd_rn(x[0], x[1]), x[2]), x[3]);
+                x[i] = core_exp2(
+                    __fmaf_rn(s[t * 8 + i / 2 * 4 + h * 2 + i % 2], scale2[h], offset[h]));
             e[t * 4 + h] = core_pair(x[0], x[1]);
             e[t * 4 + 2 + h] = core_pair(x[2], x[3]);
-        }
+            float part = __fadd_rn(__fadd_rn(__fadd_rn(x[0], x[1]), x[2]), x[3]);
+            uint32_t level = 0;
 #pragma unroll
-        for (uint32_t step = 1; step < 16; step *= 2) {
-#pragma unroll
-            for (uint32_t t = 0; t < 16; t += 2 * step)
-                sum[t] = __fadd_rn(sum[t], sum[t + step]);
+            for (; level < 4 && (i16 >> level & 1) != 0; level++) // the tree, as far as it is complete
+                part = __fadd_rn(part, sum[h][level]);
+            sum[h][level] = part;
         }
-        l[h] = __fadd_rn(sum[0], __shfl_xor_sync(~0u, sum[0], 1));
+    }
+#pragma unroll
+    for (uint32_t h = 0; h < 2; h++) {
+        l[h] = __fadd_rn(sum[h][4], __shfl_xor_sync(~0u, sum[h][4], 1));
         l[h] = __fadd_rn(l[h], __shfl_xor_sync(~0u, l[h], 2));
     }
 }
 
-// A cell joins those before it.
+// A cell, c, joins those before it, o.
 template <int N>
 static __device__ __forceinline__ void join(const prompt_state &st, const run_of &run, uint32_t t0,
-                                            float (&o)[N], const float (&c)[N], row_state &row,
+                                            float4 *o, const float (&c)[N], row_state &row,
                                             const float (&m)[2], const float (&l)[2], uint32_t cell)
 {
+    bool in[2];
+    float wa[2] = {0, 0}, wb[2] = {1, 1};
 #pragma unroll
     for (uint32_t h = 0; h < 2; h++) {
         uint2 seen = seen_by(st, run, t0 + h * 8);
-        if (seen.x > seen.y || seen.y / CORE_CELL < cell || seen.x / CORE_CELL > cell) continue;
-        if (!row.any[h]) {
-#pragma unroll
-            for (uint32_t i = 0; i < N / 2; i++)
-                o[i / 2 * 4 + h * 2 + i % 2] = c[i / 2 * 4 + h * 2 + i % 2];
+        in[h] = seen.x <= seen.y && seen.y / CORE_CELL >= cell && seen.x / CORE_CELL <= cell;
+        if (!in[h]) continue;
+        if (row.any[h]) {
+            float both = fmaxf(row.m[h], m[h]);
+            wa[h] = exp_f32(__fsub_rn(row.m[h], both));
+            wb[h] = exp_f32(__fsub_rn(m[h], both));
+            row.l[h] = __fmaf_rn(l[h], wb[h], __fmul_rn(row.l[h], wa[h]));
+            row.m[h] = both;
+        } else {
             row.m[h] = m[h];
             row.l[h] = l[h];
-            row.any[h] = true;
-            continue;
         }
-        float both = fmaxf(row.m[h], m[h]);
-        float wa = exp_f32(__fsub_rn(row.m[h], both)), wb = exp_f32(__fsub_rn(m[h], both));
+    }
 #pragma unroll
-        for (uint32_t i = 0; i < N / 2; i++) {
-            float &x = o[i / 2 * 4 + h * 2 + i % 2];
-            x = __fmaf_rn(c[i / 2 * 4 + h * 2 + i % 2], wb, __fmul_rn(x, wa));
+    for (uint32_t i = 0; i < N / 4; i++) {
+        float4 x = o[i * 128];
+        if (in[0]) {
+            x.x = row.any[0] ? __fmaf_rn(c[i * 4], wb[0], __fmul_rn(x.x, wa[0])) : c[i * 4];
+            x.y = row.any[0] ? __fmaf_rn(c[i * 4 + 1], wb[0], __fmul_rn(x.y, wa[0])) : c[i * 4 + 1];
         }
-        row.l[h] = __fmaf_rn(l[h], wb, __fmul_rn(row.l[h], wa));
-        row.m[h] = both;
+        if (in[1]) {
+            x.z = row.any[1] ? __fmaf_rn(c[i * 4 + 2], wb[1], __fmul_rn(x.z, wa[1])) : c[i * 4 + 2];
+            x.w = row.any[1] ? __fmaf_rn(c[i * 4 + 3], wb[1], __fmul_rn(x.w, wa[1])) : c[i * 4 + 3];
+        }
+        o[i * 128] = x;
+    }
+    row.any[0] |= in[0];
+    row.any[1] |= in[1];
+}
+
+// A slot is free, for all that fill it.
+template <uint32_t TOGETHER> static __device__ __forceinline__ void release(uint64_t *empty)
+{
+    if (TOGETHER == 1) {
+        if (threadIdx.x % 32 == 0) barrier_arrive(empty);
+    } else if (threadIdx.x % 32 < 2) {
+        barrier_arrive_at(empty, threadIdx.x % 32);
     }
 }
 
@@ -259,13 +297,14 @@ static __device__ void clear_unseen(char *values, uint32_t n_seen)
     threads_meet(BOTH, 256);
 }
 
-template <uint32_t HEAD>
+template <uint32_t HEAD, uint32_t TOGETHER>
 static __device__ void attend(const prompt_attention_args &a, prompt_state &st, const char *qs,
-                              char *slots, uint32_t row0, uint32_t head)
+                              char *slots, float4 *sums, uint32_t row0, uint32_t head)
 {
     using ring = ring_of<HEAD>;
     uint32_t group = threadIdx.x / 128 - 1, lane = threadIdx.x % 32;
     uint32_t t0 = group * 64 + threadIdx.x / 32 % 4 * 16 + lane / 4;
+    float4 *o = sums + group * (HEAD / 8 * 128) + threadIdx.x % 128;
     ring_place at = {0, 0};
     run_of run;
     if (group == 1) threads_arrive(TURN, 256); // the first turn is group 0's
@@ -275,10 +314,6 @@ static __device__ void attend(const prompt_attention_args &a, prompt_state &st, 
         uint32_t all_first = __reduce_max_sync(~0u, max(seen[0].x, seen[1].x));
         uint32_t all_last = __reduce_min_sync(~0u, min(seen[0].y, seen[1].y));
         row_state row = {};
-        float o[HEAD / 2];
-#pragma unroll
-        for (uint32_t i = 0; i < HEAD / 2; i++)
-            o[i] = 0;
         for (uint32_t cell = run.first / CORE_CELL; cell <= run.last / CORE_CELL; cell++) {
             float s[128], m[2], l[2];
             uint32_t e[64];
@@ -299,7 +334,7 @@ static __device__ void attend(const prompt_attention_args &a, prompt_state &st, 
             threads_arrive(TURN + 1 - group, 256);
             wgmma_wait<0>();
             wgmma_settle(s);
-            if (lane == 0) barrier_arrive(st.empty + at.slot);
+            release<TOGETHER>(st.empty + at.slot);
             at.next(ring::slots);
 
             bool whole = cell * CORE_CELL >= all_first && cell * CORE_CELL + 255 <= all_last;
@@ -324,23 +359,25 @@ static __device__ void attend(const prompt_attention_args &a, prompt_state &st, 
             threads_arrive(TURN + 1 - group, 256);
             wgmma_wait<0>();
             wgmma_settle(c);
-            if (lane == 0) barrier_arrive(st.empty + at.slot);
+            release<TOGETHER>(st.empty + at.slot);
             at.next(ring::slots);
             join(st, run, t0, o, c, row, m, l, cell);
         }
-#pragma unroll
-        for (uint32_t h = 0; h < 2; h++) {
-            if (!row.any[h]) continue;
-            float *to = a.out + ((uint64_t)(row0 + t0 + h * 8) * a.n_heads + head) * HEAD + lane % 4 * 2;
-#pragma unroll
-            for (uint32_t i = 0; i < HEAD / 8; i++)
-                *(float2 *)(to + i * 8) = make_float2(__fdiv_rn(o[i * 4 + h * 2], row.l[h]),
-                                                      __fdiv_rn(o[i * 4 + h * 2 + 1], row.l[h]));
+        float *to = a.out + ((uint64_t)(row0 + t0) * a.n_heads + head) * HEAD + lane % 4 * 2;
+#pragma unroll 4
+        for (uint32_t i = 0; i < HEAD / 8; i++) {
+            float4 x = o[i * 128];
+            if (row.any[0])
+                *(float2 *)(to + i * 8) =
+                    make_float2(__fdiv_rn(x.x, row.l[0]), __fdiv_rn(x.y, row.l[0]));
+            if (row.any[1])
+                *(float2 *)(to + (uint64_t)8 * a.n_heads * HEAD + i * 8) =
+                    make_float2(__fdiv_rn(x.z, row.l[1]), __fdiv_rn(x.w, row.l[1]));
         }
     }
 }
 
-template <uint32_t HEAD>
+template <uint32_t HEAD, uint32_t TOGETHER>
 static __global__ void __launch_bounds__(384, 1)
     attention_prompt(const __grid_constant__ prompt_attention_args a)
 {
@@ -348,16 +385,18 @@ static __global__ void __launch_bounds__(384, 1)
     extern __shared__ char shared[];
     __shared__ prompt_state st;
     char *slots = shared + (-shared_address(shared) & 1023), *qs = slots + ring::slots * ring::bytes;
+    float4 *sums = (float4 *)(qs + ring::q_bytes);
     uint32_t head = blockIdx.x, kv_head = head / (a.n_heads / a.kv.n_kv_heads);
     uint32_t row0 = (gridDim.y - 1 - blockIdx.y) * ROWS; // the last rows see most: they begin first
     uint32_t group = threadIdx.x / 128;
     if (threadIdx.x == 0) {
         for (uint32_t i = 0; i < ring::slots; i++) {
             barrier_init_for(st.full + i, 1);
-            barrier_init_for(st.empty + i, 8); // warps that multiply
+            barrier_init_for(st.empty + i, 8 * TOGETHER); // warps that multiply
         }
         barrier_init_done();
     }
+    if (TOGETHER == 2) cluster_meet();
     kernel_begin();
     if (group == 0) {
         look_at_rows(a, st, row0);
@@ -373,11 +412,14 @@ static __global__ void __launch_bounds__(384, 1)
     __syncthreads();
     if (group == 0) {
         registers_less<24>();
-        if (threadIdx.x == 0) fetch_cells<HEAD>(a, st, slots, row0, kv_head);
+        if (threadIdx.x == 0) fetch_cells<HEAD, TOGETHER>(a, st, slots, row0, kv_head);
     } else {
         registers_more<240>();
-        attend<HEAD>(a, st, qs, slots, row0, head);
+        attend<HEAD, TOGETHER>(a, st, qs, slots, sums, row0, head);
     }
+    if (TOGETHER == 1) return;
+    __syncwarp();
+    cluster_meet(); // the other block may still send here
 }
 
 bool cuda_attention_prompt_takes(uint32_t n_head)
@@ -387,7 +429,12 @@ bool cuda_attention_prompt_takes(uint32_t n_head)
 
 template <uint32_t HEAD> static cudaError_t allow()
 {
-    return cudaFuncSetAttribute(attention_prompt<HEAD>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+    cudaError_t e = cudaFuncSetAttribute(attention_prompt<HEAD, 1>,
+                                         cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                         ring_of<HEAD>::shared_bytes);
+    if (e != cudaSuccess) return e;
+    return cudaFuncSetAttribute(attention_prompt<HEAD, 2>,
+                                cudaFuncAttributeMaxDynamicSharedMemorySize,
                                 ring_of<HEAD>::shared_bytes);
 }
 
@@ -412,7 +459,9 @@ template <uint32_t HEAD>
 static cudaError_t launch(cudaStream_t s, const prompt_attention_args &a)
 {
     dim3 grid(a.n_heads, (a.n_rows + ROWS - 1) / ROWS);
-    return start(attention_prompt<HEAD>, grid, 384, ring_of<HEAD>::shared_bytes, s, a);
+    if (a.n_heads / a.kv.n_kv_heads % 2 == 0)
+        return start_pairs(attention_prompt<HEAD, 2>, grid, 384, ring_of<HEAD>::shared_bytes, s, a);
+    return start(attention_prompt<HEAD, 1>, grid, 384, ring_of<HEAD>::shared_bytes, s, a);
 }
 
 cudaError_t cuda_launch_attention_prompt(cudaStream_t s, const cuda_prompt *p, float *out,

@@ -360,6 +360,8 @@ const backend *backend_cuda(void)
         .embed = cuda_embed,
         .rms_norm = cuda_rms_norm,
         .matmul = cuda_matmul,
+        .add_rms_norm = cuda_add_rms_norm,
+        .ffn = cuda_ffn,
         .rope = cuda_rope,
         .kv_write = cuda_kv_write,
         .attention = cuda_attention,

@@ -87,6 +87,11 @@ status cuda_embed(backend_queue *q, dev_ptr out, const dev_weight *table, dev_pt
                   float scale, uint32_t n_rows);
 status cuda_rms_norm(backend_queue *q, dev_ptr out, dev_ptr x, dev_ptr w, uint32_t n, float eps,
                      uint32_t n_rows);
+status cuda_add_rms_norm(backend_queue *q, dev_ptr out, dev_ptr x, dev_ptr y, dev_ptr w, uint32_t n,
+                         float eps, uint32_t n_rows);
+status cuda_ffn(backend_queue *q, dev_ptr out, const dev_weight *gate, const dev_weight *up,
+                const dev_weight *down, dev_ptr x, dev_ptr a, dev_ptr b, bool gelu,
+                uint32_t n_rows);
 status cuda_matmul(backend_queue *q, dev_ptr out, const dev_weight *w, dev_ptr x, dev_ptr bias,
                    uint32_t n_rows);
 status cuda_rope(backend_queue *q, dev_ptr x, const rope_args *a, uint32_t n_heads, uint32_t n_head,

@@ -139,6 +139,27 @@ __device__ __forceinline__ void fetch_box_to(void *to, const CUtensorMap *map, u
                  : "memory");
 }
 
+// `start` in clusters of two blocks, neighbours along x.
+template <class... P, class... A>
+static inline cudaError_t start_pairs(void (*kernel)(P...), dim3 grid, uint32_t threads,
+                                      uint32_t shared_bytes, cudaStream_t s, const A &...args)
+{
+    cudaLaunchAttribute attributes[2] = {};
+    attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attributes[0].val.programmaticStreamSerializationAllowed = 1;
+    attributes[1].id = cudaLaunchAttributeClusterDimension;
+    attributes[1].val.clusterDim.x = 2;
+    attributes[1].val.clusterDim.y = attributes[1].val.clusterDim.z = 1;
+    cudaLaunchConfig_t config = {};
+    config.gridDim = grid;
+    config.blockDim = dim3(threads);
+    config.dynamicSmemBytes = shared_bytes;
+    config.stream = s;
+    config.attrs = attributes;
+    config.numAttrs = 2;
+    return cudaLaunchKernelEx(&config, kernel, args...);
+}
+
 // --- steps ---
 
 // d[64 rows x 256] += a[64 x 16] b[16 x 256], both in shared memory.

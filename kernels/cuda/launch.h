@@ -117,6 +117,9 @@ cudaError_t cuda_matmul_few(cudaStream_t s, float *out, const cuda_matrix *w, co
  * left as they are. */
 cudaError_t cuda_prepare_many(cudaStream_t s, void *prepared, int32_t *exponents, const float *x,
                               uint32_t n, uint32_t n_rows);
+/* The same of silu (gelu: gelu) of gate times up, both f32 [n_rows, n]. */
+cudaError_t cuda_prepare_glu(cudaStream_t s, void *prepared, int32_t *exponents, const float *gate,
+                             const float *up, bool gelu, uint32_t n, uint32_t n_rows);
 /* Rows of cuda_prepare_many with a weight of FORM_F16; a row of out begins out_stride floats after
  * the one before it. */
 cudaError_t cuda_matmul_many(cudaStream_t s, const cuda_prompt *p, float *out, uint32_t out_stride,
@@ -140,8 +143,14 @@ cudaError_t cuda_scale_bf16(cudaStream_t s, void *values, uint64_t n, int32_t ex
 /* --- the other ops, as backend.h says --- */
 cudaError_t cuda_launch_embed(cudaStream_t s, float *out, const cuda_matrix *table,
                               const uint32_t *tokens, float scale, uint32_t n_rows);
-cudaError_t cuda_launch_rms_norm(cudaStream_t s, float *out, const float *x, const float *w,
-                                 uint32_t n, float eps, uint32_t n_rows);
+/* y NULL, or added to x first. cuda_launch_rms_norm_prepare: where cuda_rms_norm_prepares, out also as
+ * cuda_prepare_many makes it. */
+cudaError_t cuda_launch_rms_norm(cudaStream_t s, float *out, float *x, const float *y,
+                                 const float *w, uint32_t n, float eps, uint32_t n_rows);
+bool cuda_rms_norm_prepares(const float *out, const float *w, uint32_t n);
+cudaError_t cuda_launch_rms_norm_prepare(cudaStream_t s, float *out, float *x, const float *y,
+                                         const float *w, uint32_t n, float eps, uint32_t n_rows,
+                                         void *prepared, int32_t *exponents);
 cudaError_t cuda_launch_rope(cudaStream_t s, float *x, const float *cos, const float *sin,
                              uint32_t n_rot, bool neox, uint32_t n_heads, uint32_t n_head,
                              uint32_t n_rows);

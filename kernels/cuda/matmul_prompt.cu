@@ -275,20 +275,8 @@ static cudaError_t launch(cudaStream_t s, const cuda_prompt *p, prompt_args &a, 
     cudaError_t e = map_tiles(p, &a.w, w, n_groups, a.n_blocks, ring_of<OUTS>::half_groups);
     if (e != cudaSuccess) return e;
     a.n_tiles = a.n_row_pairs * ((a.n_out + OUTS - 1) / OUTS);
-    cudaLaunchAttribute attributes[2] = {};
-    attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    attributes[0].val.programmaticStreamSerializationAllowed = 1;
-    attributes[1].id = cudaLaunchAttributeClusterDimension;
-    attributes[1].val.clusterDim.x = 2;
-    attributes[1].val.clusterDim.y = attributes[1].val.clusterDim.z = 1;
-    cudaLaunchConfig_t config = {};
-    config.gridDim = dim3(min(p->n_sms / 2, a.n_tiles) * 2);
-    config.blockDim = dim3(384);
-    config.dynamicSmemBytes = ring_of<OUTS>::shared_bytes;
-    config.stream = s;
-    config.attrs = attributes;
-    config.numAttrs = 2;
-    return cudaLaunchKernelEx(&config, matmul_prompt<OUTS>, a);
+    return start_pairs(matmul_prompt<OUTS>, dim3(min(p->n_sms / 2, a.n_tiles) * 2), 384,
+                       ring_of<OUTS>::shared_bytes, s, a);
 }
 
 // What the grid's turns over the tiles cost: few large tiles leave much of the device idle.

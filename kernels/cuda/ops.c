@@ -21,15 +21,6 @@ status cuda_embed(backend_queue *q, dev_ptr out, const dev_weight *table, dev_pt
     return ST_OK;
 }
 
-status cuda_rms_norm(backend_queue *q, dev_ptr out, dev_ptr x, dev_ptr w, uint32_t n, float eps,
-                     uint32_t n_rows)
-{
-    if (n_rows == 0) return ST_OK;
-    LAUNCH(q, cuda_launch_rms_norm, cuda_address(out), cuda_address(x), cuda_address(w), n, eps,
-           n_rows);
-    return ST_OK;
-}
-
 /* --- products ------------------------------------------------------------------------------- */
 
 /* Rows of x in the tensor core's order; they may be there from the product before. */
@@ -45,6 +36,45 @@ static status prepare(backend_queue *q, uint64_t x, uint32_t n, uint32_t n_rows)
     q->prepared_n = n;
     q->prepared_rows = n_rows;
     return ST_OK;
+}
+
+/* Rows of n values that `prepared` holds: whole tiles of a product. */
+static uint32_t prepared_rows_max(uint32_t n)
+{
+    uint64_t row_bytes = (uint64_t)cuda_blocks_in(n) * BLOCK_IN * 2;
+    uint32_t rows = (uint32_t)(CUDA_PREPARED_BYTES / row_bytes) / 128 * 128;
+    CHECK(rows > 0);
+    return rows < CUDA_PREPARED_ROWS ? rows : CUDA_PREPARED_ROWS;
+}
+
+static status norm(backend_queue *q, dev_ptr out, dev_ptr x, dev_ptr y, dev_ptr w, uint32_t n,
+                   float eps, uint32_t n_rows)
+{
+    if (n_rows == 0) return ST_OK;
+    float *to = cuda_address(out);
+    const float *by = cuda_address(w);
+    if (n_rows <= DECODE_ROWS || !cuda_rms_norm_prepares(to, by, n) || n_rows > prepared_rows_max(n)) {
+        LAUNCH(q, cuda_launch_rms_norm, to, cuda_address(x), cuda_address(y), by, n, eps, n_rows);
+        return ST_OK;
+    }
+    LAUNCH(q, cuda_launch_rms_norm_prepare, to, cuda_address(x), cuda_address(y), by, n, eps, n_rows,
+           q->prepared, q->exponents);
+    q->prepared_x = out.addr; /* most norms are a product's rows next */
+    q->prepared_n = n;
+    q->prepared_rows = n_rows;
+    return ST_OK;
+}
+
+status cuda_rms_norm(backend_queue *q, dev_ptr out, dev_ptr x, dev_ptr w, uint32_t n, float eps,
+                     uint32_t n_rows)
+{
+    return norm(q, out, x, (dev_ptr){0}, w, n, eps, n_rows);
+}
+
+status cuda_add_rms_norm(backend_queue *q, dev_ptr out, dev_ptr x, dev_ptr y, dev_ptr w, uint32_t n,
+                         float eps, uint32_t n_rows)
+{
+    return norm(q, out, x, y, w, n, eps, n_rows);
 }
 
 /* What is prepared is stale once its source has been written. */
@@ -108,10 +138,7 @@ status cuda_matmul(backend_queue *q, dev_ptr out, const dev_weight *w, dev_ptr x
     cuda_matrix m = cuda_matrix_of(w);
     const backend_device *d = q->device;
     TRY_CUDA(d, cudaSetDevice(d->ordinal), NULL);
-    uint64_t prepared_row = (uint64_t)cuda_blocks_in(w->n_in) * BLOCK_IN * 2;
-    uint32_t rows_max = (uint32_t)(CUDA_PREPARED_BYTES / prepared_row) / 128 * 128;
-    CHECK(rows_max > 0);
-    if (rows_max > CUDA_PREPARED_ROWS) rows_max = CUDA_PREPARED_ROWS;
+    uint32_t rows_max = prepared_rows_max(w->n_in);
     for (uint32_t r = 0; r < n_rows; r += rows_max) {
         uint32_t n = n_rows - r < rows_max ? n_rows - r : rows_max;
         float *to = (float *)cuda_address(out) + (uint64_t)r * w->n_out;
@@ -125,6 +152,30 @@ status cuda_matmul(backend_queue *q, dev_ptr out, const dev_weight *w, dev_ptr x
             TRY(product(q, to, &m, from, cuda_address(bias), n));
         }
         forget_if_written(q, (uintptr_t)to, (uint64_t)n * w->n_out * sizeof(float));
+    }
+    return ST_OK;
+}
+
+/* Many rows: the product of the activations is made where the next product reads it. */
+status cuda_ffn(backend_queue *q, dev_ptr out, const dev_weight *gate, const dev_weight *up,
+                const dev_weight *down, dev_ptr x, dev_ptr a, dev_ptr b, bool gelu, uint32_t n_rows)
+{
+    const dev_ptr none = {0};
+    cuda_matrix m = cuda_matrix_of(down);
+    uint32_t n = down->n_in, rows_max = prepared_rows_max(n);
+    TRY(cuda_matmul(q, a, gate, x, none, n_rows));
+    TRY(cuda_matmul(q, b, up, x, none, n_rows));
+    if (n_rows <= DECODE_ROWS || m.form == FORM_ROWS) {
+        TRY(gelu ? cuda_gelu_mul(q, a, a, b, (uint64_t)n_rows * n)
+                 : cuda_silu_mul(q, a, a, b, (uint64_t)n_rows * n));
+        return cuda_matmul(q, out, down, a, none, n_rows);
+    }
+    for (uint32_t r = 0; r < n_rows; r += rows_max) {
+        uint32_t rows = n_rows - r < rows_max ? n_rows - r : rows_max;
+        uint64_t at = (uint64_t)r * n;
+        LAUNCH(q, cuda_prepare_glu, q->prepared, q->exponents, (float *)cuda_address(a) + at,
+               (float *)cuda_address(b) + at, gelu, n, rows);
+        TRY(many(q, (float *)cuda_address(out) + (uint64_t)r * down->n_out, &m, NULL, rows));
     }
     return ST_OK;
 }

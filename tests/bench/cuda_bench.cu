@@ -227,20 +227,21 @@ static void layers(float *x, float *out, void *prepared, int32_t *exponents,
              OK(cuda_launch_attention_prompt(stream, prompt, out, x, &kv, 32, 0.088f, 0, rows));
          }),
          2 * wide, 4.0 * rows * rows / 2 * n);
-    show("rms_norm", median_us(4, [&](int) {
-             OK(cuda_launch_rms_norm(stream, out, x, x, n, 1e-5f, rows));
+    show("add, rms_norm, prepare", median_us(4, [&](int) {
+             OK(cuda_launch_rms_norm_prepare(stream, out, out, x, x, n, 1e-5f, rows, prepared,
+                                             exponents));
          }),
-         2 * wide, 0);
+         4.5 * wide, 0);
     show("rope of q", median_us(4, [&](int) {
              OK(cuda_launch_rope(stream, out, turns, turns, 128, true, 32, 128, rows));
          }),
          2 * wide, 0);
     show("add", median_us(4, [&](int) { OK(cuda_launch_add(stream, out, x, (uint64_t)rows * n)); }),
          3 * wide, 0);
-    show("silu_mul", median_us(4, [&](int) {
-             OK(cuda_launch_silu_mul(stream, out, x, x, (uint64_t)rows * n_ff));
+    show("silu_mul, prepare", median_us(4, [&](int) {
+             OK(cuda_prepare_glu(stream, prepared, exponents, x, out, false, n_ff, rows));
          }),
-         wide * 3 * 3.5, 0);
+         wide * 2.5 * 3.5, 0);
     for (uint32_t w : {n, n_ff})
         show(w == n ? "prepare 4096" : "prepare 14336", median_us(4, [&](int) {
                  OK(cuda_prepare_many(stream, prepared, exponents, x, w, rows));

@@ -303,6 +303,82 @@ static void prepared_rows_are_never_stale(void **state)
     free(x);
 }
 
+/* What the fused ops leave, prepared rows included, is what their parts leave. */
+static void fused_as_parts(seeded *s, uint32_t n, uint32_t n_ff, uint32_t n_rows, bool gelu)
+{
+    const backend *b = gpu.b;
+    backend_queue *q = gpu.q;
+    const dev_ptr none = {0};
+    char what[96];
+    void *base[3];
+    const dtype type[3] = {DT_Q8_0, DT_F16, n_ff % 32 == 0 ? DT_Q8_0 : DT_F16};
+    uint64_t bytes = 4ull * n * n_rows, ff_bytes = 4ull * n_ff * n_rows;
+    float *x = seeded_floats(s, (uint64_t)n * n_rows, 3), *y = seeded_floats(s, (uint64_t)n * n_rows, 2);
+    float *w = seeded_floats(s, n, 1), *got[2] = {malloc(bytes), malloc(bytes)};
+    float *sum[2] = {malloc(bytes), malloc(bytes)};
+    dev_weight weight[3];
+    for (int i = 0; i < 3; i++) {
+        uint32_t n_in = i == 2 ? n_ff : n, n_out = i == 2 ? n : n_ff;
+        weight[i] = weight_on(&gpu, seeded_stored(s, type[i], (uint64_t)n_in * n_out, 4, &base[i]),
+                              type[i], n_in, n_out);
+    }
+    dev_ptr norm = side_put(&gpu, w, 4ull * n), gate = side_put(&gpu, NULL, ff_bytes);
+    dev_ptr up = side_put(&gpu, NULL, ff_bytes);
+    for (int fused = 0; fused < 2; fused++) {
+        dev_ptr h = side_put(&gpu, x, bytes), t = side_put(&gpu, y, bytes);
+        if (fused) {
+            assert_int_equal(b->add_rms_norm(q, t, h, t, norm, n, 1e-5f, n_rows), ST_OK);
+            assert_int_equal(b->ffn(q, t, &weight[0], &weight[1], &weight[2], t, gate, up, gelu,
+                                    n_rows),
+                             ST_OK);
+        } else {
+            assert_int_equal(b->add(q, h, t, (uint64_t)n * n_rows), ST_OK);
+            for (uint32_t r = 0; r < n_rows; r += 16) { /* few at a time: nothing is prepared ahead */
+                uint32_t rows = n_rows - r < 16 ? n_rows - r : 16;
+                dev_ptr hr = dev_offset(h, 4ull * r * n), tr = dev_offset(t, 4ull * r * n);
+                assert_int_equal(b->rms_norm(q, tr, hr, norm, n, 1e-5f, rows), ST_OK);
+                assert_int_equal(b->matmul(q, gate, &weight[0], tr, none, rows), ST_OK);
+                assert_int_equal(b->matmul(q, up, &weight[1], tr, none, rows), ST_OK);
+                assert_int_equal((gelu ? b->gelu_mul : b->silu_mul)(q, gate, gate, up,
+                                                                    (uint64_t)n_ff * rows),
+                                 ST_OK);
+                assert_int_equal(b->matmul(q, tr, &weight[2], gate, none, rows), ST_OK);
+            }
+        }
+        side_get(&gpu, got[fused], t, bytes);
+        side_get(&gpu, sum[fused], h, bytes);
+        side_free(&gpu, h, bytes);
+        side_free(&gpu, t, bytes);
+    }
+    snprintf(what, sizeof what, "ffn %u to %u, %u rows, gelu %d", n, n_ff, n_rows, gelu);
+    assert_true(same_bits(what, sum[0], sum[1], (uint64_t)n * n_rows));
+    assert_true(same_bits(what, got[0], got[1], (uint64_t)n * n_rows));
+    side_free(&gpu, norm, 4ull * n);
+    side_free(&gpu, gate, ff_bytes);
+    side_free(&gpu, up, ff_bytes);
+    for (int i = 0; i < 3; i++)
+        free(base[i]);
+    for (int i = 0; i < 2; i++) {
+        free(got[i]);
+        free(sum[i]);
+    }
+    free(x);
+    free(y);
+    free(w);
+}
+
+static void fused_ops_are_their_parts(void **state)
+{
+    (void)state;
+    seeded s = {7};
+    fused_as_parts(&s, 512, 1056, 100, false);
+    fused_as_parts(&s, 1024, 1004, 70, true);
+    fused_as_parts(&s, 2048, 14336, 65, false);
+    fused_as_parts(&s, 256, 20000, 66, true);
+    fused_as_parts(&s, 4128, 96, 300, false);
+    fused_as_parts(&s, 512, 512, 9, false);
+}
+
 int main(void)
 {
     if (!gpu_begin(&cpu, &gpu, 300)) return 0;
@@ -313,6 +389,7 @@ int main(void)
         cmocka_unit_test(prompts_are_their_rows),
         cmocka_unit_test(special_rows_stay_alone),
         cmocka_unit_test(prepared_rows_are_never_stale),
+        cmocka_unit_test(fused_ops_are_their_parts),
     };
     int failed = cmocka_run_group_tests_name("gpu matmul", tests, NULL, NULL);
     gpu_end(&cpu, &gpu);
