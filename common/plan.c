@@ -65,7 +65,7 @@ void scratch_layout_make(scratch_layout *out, const model_desc *m, uint32_t rows
     out->table = take(&end, n_kinds * r, u32);
     out->tables = take(&end, n_kinds * r * plan_blocks_per_ctx(n_ctx), u32);
     out->live = take(&end, r, 1);
-    out->finite = take(&end, r, 1);
+    out->finite = take(&end, r + 1, 1);
     out->logits = end;
     if (last_stage) out->logits = take(&end, (uint64_t)PLAN_LOGITS_ROWS * m->n_vocab, f32);
     out->bytes = end;
@@ -81,7 +81,7 @@ void host_layout_make(host_layout *out, const model_desc *m, const stage_limits 
     out->table = take(&end, n_kinds * r, u32);
     out->tables = take(&end, n_kinds * r * per_ctx, u32);
     out->live = take(&end, r, 1);
-    out->finite = take(&end, r, 1);
+    out->finite = take(&end, r + 1, 1);
     take_angles(&end, m, r, out->cos, out->sin);
     out->readback_seen = take(&end, l->n_readback, u32);
     out->branches = take(&end, l->n_branches, PLAN_BRANCH_BYTES);

@@ -88,7 +88,7 @@ typedef struct {
     uint64_t tokens, position;           /* u32 [R] x 2 */
     uint64_t table;        /* u32 [kinds, R] */
     uint64_t tables;       /* u32 [kinds * R * blocks_per_ctx]: tables of the step's branches */
-    uint64_t live, finite; /* u8 [R] x 2 */
+    uint64_t live, finite; /* u8 [R], [R + 1] */
     uint64_t logits;       /* [PLAN_LOGITS_ROWS, n_vocab]; last stage only */
     uint64_t bytes;
 } scratch_layout;
@@ -110,7 +110,7 @@ typedef struct {
     uint64_t tokens, position;        /* u32 [R] x 2 */
     uint64_t table;                   /* u32 [kinds, R] */
     uint64_t tables;                  /* u32 [kinds * R * blocks_per_ctx] */
-    uint64_t live, finite;            /* u8 [R] x 2 */
+    uint64_t live, finite;            /* u8 [R], [R + 1] */
     uint64_t cos[LAYER_KINDS], sin[LAYER_KINDS]; /* f32 [R, n_rot / 2] x 2 */
     uint64_t readback_seen;           /* u32 [n_readback] */
     uint64_t branches;                /* PLAN_BRANCH_BYTES [n_branches] */

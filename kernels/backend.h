@@ -90,6 +90,31 @@ typedef struct {
                                 on it */
 } row_args;
 
+/* All that a step of one live row does between its embedding and its logits, for a device that does
+ * it in one launch: llama's layers (norms before the blocks only, one kind of layer, no norms of
+ * heads). Every address is the same in every step. */
+typedef struct {
+    dev_ptr attn_norm, ffn_norm; /* f32 [n_embd] */
+    dev_weight attn_q, attn_k, attn_v, attn_output, ffn_gate, ffn_up, ffn_down;
+    dev_ptr attn_q_bias, attn_k_bias, attn_v_bias; /* none: addr 0 */
+    kv_args kv;
+} walk_layer;
+
+typedef struct {
+    uint32_t n_layers, n_embd, n_ff, n_heads, n_ctx;
+    float rms_eps, attn_scale;
+    bool gelu;                   /* gelu_mul, otherwise silu_mul */
+    const walk_layer *layer;     /* read by walk_open only */
+    dev_ptr hidden, q, k, v, attn, gate; /* f32, one row each; hidden is the walk's input and output */
+    rope_args rope;
+    row_args rows;
+    dev_weight output;           /* the head, and its norm and result; data 0: none */
+    dev_ptr output_norm, logits;
+    dev_ptr finite;              /* u8 [2]: 1 when hidden, when logits hold NaN or infinity, else 0 */
+} walk_desc;
+
+typedef struct backend_walk backend_walk;
+
 typedef struct {
     const char *name;        /* "cpu", "cuda" */
 
@@ -176,6 +201,14 @@ typedef struct {
     status (*kv_copy_block)(backend_queue *q, const kv_args *kv, uint32_t to, uint32_t from,
                             uint32_t n_positions);
     status (*kv_wipe_block)(backend_queue *q, const kv_args *kv, uint32_t block);
+
+    /* Optional, all or none (NULL): a step of one row in one launch, with the bits of the ops above,
+     * in the walk's order. walk_open: *out NULL with ST_OK where the device has no such launch for
+     * these shapes and types. *out must be closed before its device. ST_RESOURCES. */
+    status (*walk_open)(backend_device *d, backend_walk **out, const walk_desc *w, errmsg *e);
+    void (*walk_close)(backend_walk *w);
+    /* Everything but the embedding; head: the output's norm and product too. */
+    status (*walk)(backend_queue *q, const backend_walk *w, bool head);
 } backend;
 
 /* Whether every table of this build has `op` on type t: the ops that read no weight matrix (OP_EMBED

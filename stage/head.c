@@ -13,16 +13,11 @@ typedef struct {
     uint32_t n_committed;
 } head_run;
 
-static bool asks(const wire_row *r)
-{
-    return (r->flags & ROW_LIVE) != 0 && (r->flags & (ROW_LOGITS | ROW_SAMPLE)) != 0;
-}
-
 static status check_samplers(const stage *s, const sampler_params *samplers, errmsg *e)
 {
     const wire_row *rows = HOST(s, wire_row, rows);
     for (uint32_t i = 0; i < s->n_rows; i++) {
-        if (!asks(&rows[i]) || (rows[i].flags & ROW_SAMPLE) == 0) continue;
+        if (!stage_row_asks(&rows[i]) || (rows[i].flags & ROW_SAMPLE) == 0) continue;
         errmsg why = {0};
         if (sampler_valid(&samplers[rows[i].sampler_i], &why) != ST_OK) {
             return errmsg_set(e, ST_PROTOCOL, "row %u: sampler %u: %.400s", i, rows[i].sampler_i,
@@ -75,25 +70,47 @@ static status norm_rows(stage *s, const uint32_t *row_i, uint32_t n, errmsg *e)
     return ST_OK;
 }
 
-static status run_tile(head_run *h, const uint32_t *row_i, uint32_t n, errmsg *e)
+/* Logits and flags of n rows to the host; finite_at: where the first row's flag is. */
+static status fetch(stage *s, dev_ptr finite_at, uint32_t n_flags, uint32_t n, errmsg *e)
 {
-    stage *s = h->s;
-    uint32_t n_vocab = s->m->n_vocab;
-    float *logits = HOST(s, float, logits);
-    uint8_t *finite = HOST(s, uint8_t, finite);
     backend_event ev;
-    TRY(norm_rows(s, row_i, n, e));
-    TRY_OP(matmul, SCRATCH(s, logits), &s->w.output, SCRATCH(s, normed), (dev_ptr){0}, n);
-    TRY_OP(check_finite, SCRATCH(s, finite), SCRATCH(s, logits), n_vocab, n);
-    TRY_OP(download, logits, SCRATCH(s, logits), (uint64_t)n * n_vocab * sizeof(float));
-    TRY_OP(download, finite, SCRATCH(s, finite), n);
+    TRY_OP(download, HOST(s, void, logits), SCRATCH(s, logits),
+           (uint64_t)n * s->m->n_vocab * sizeof(float));
+    TRY_OP(download, HOST(s, void, finite), finite_at, n_flags);
     TRY_OP(event_record, &ev);
     TRY_OP(event_wait, ev);
+    return ST_OK;
+}
+
+static status commit_rows(head_run *h, const uint32_t *row_i, uint32_t n, const uint8_t *finite,
+                          errmsg *e)
+{
+    stage *s = h->s;
+    const float *logits = HOST(s, float, logits);
     for (uint32_t i = 0; i < n; i++) {
-        commit(h, &HOST(s, wire_row, rows)[row_i[i]], &logits[(uint64_t)i * n_vocab],
+        commit(h, &HOST(s, wire_row, rows)[row_i[i]], &logits[(uint64_t)i * s->m->n_vocab],
                finite[i] == 0);
     }
     return stage_walked(s, s->n_layers, e);
+}
+
+static status run_tile(head_run *h, const uint32_t *row_i, uint32_t n, errmsg *e)
+{
+    stage *s = h->s;
+    TRY(norm_rows(s, row_i, n, e));
+    TRY_OP(matmul, SCRATCH(s, logits), &s->w.output, SCRATCH(s, normed), (dev_ptr){0}, n);
+    TRY_OP(check_finite, SCRATCH(s, finite), SCRATCH(s, logits), s->m->n_vocab, n);
+    TRY(fetch(s, SCRATCH(s, finite), n, n, e));
+    return commit_rows(h, row_i, n, HOST(s, uint8_t, finite), e);
+}
+
+/* The walk of the step's one row has made its logits. */
+static status end_walk(head_run *h, errmsg *e)
+{
+    const uint32_t row_i = 0;
+    TRY(fetch(h->s, SCRATCH(h->s, finite), 2, 1, e));
+    TRY(stage_check_finite(h->s, e));
+    return commit_rows(h, &row_i, 1, HOST(h->s, uint8_t, finite) + 1, e);
 }
 
 status stage_head(stage *s, const sampler_params *samplers, readback *out, uint64_t seq,
@@ -107,9 +124,14 @@ status stage_head(stage *s, const sampler_params *samplers, readback *out, uint6
     }
     TRY(check_samplers(s, samplers, e));
     head_run h = {s, samplers, out, seq, 0};
+    if (s->walked_head) {
+        TRY(end_walk(&h, e));
+        *n_committed = h.n_committed;
+        return ST_OK;
+    }
     uint32_t row_i[PLAN_LOGITS_ROWS], n = 0;
     for (uint32_t i = 0; i < s->n_rows; i++) {
-        if (asks(&HOST(s, wire_row, rows)[i])) row_i[n++] = i;
+        if (stage_row_asks(&HOST(s, wire_row, rows)[i])) row_i[n++] = i;
         if (n == PLAN_LOGITS_ROWS || (n > 0 && i + 1 == s->n_rows)) {
             TRY(run_tile(&h, row_i, n, e));
             *n_committed = h.n_committed;

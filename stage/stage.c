@@ -120,6 +120,7 @@ static status open_all(stage *s, const gguf *file, errmsg *e)
     TRY(weights_supported(&load, e));
     TRY(allocate(s, e));
     TRY(weights_open(&s->w, &load, e));
+    TRY(stage_walk_open(s, e));
     TRY(rope_make(&s->rope[LAYER_GLOBAL], &s->m->rope, s->w.freq_factors, e));
     if (s->n_kinds == 1) return ST_OK;
     return rope_make(&s->rope[LAYER_WINDOW], &s->m->rope_window, NULL, e);
@@ -153,6 +154,7 @@ void stage_close(stage *s)
 {
     if (s == NULL) return;
     if (s->q != NULL) s->b->queue_close(s->q);
+    if (s->walk != NULL) s->b->walk_close(s->walk);
     kv_close(&s->kv);
     if (s->scratch.addr != 0) s->b->free(s->device, s->scratch, s->at.bytes);
     if (s->host != NULL) s->b->host_free(s->device, s->host);

@@ -68,8 +68,9 @@ MUST_USE status stage_embed(stage *s, errmsg *e);
 dev_ptr stage_hidden(const stage *s);
 
 /* Walk the stage's layers over the rows given to stage_rows. ST_NAN: NaN or infinity in the result
- * of a live row; *e names the stage, its layers, session and position. */
-MUST_USE status stage_walk(stage *s, errmsg *e);
+ * of a live row; *e names the stage, its layers, session and position. head_follows: stage_head is
+ * the next call, so that a last stage may begin it here; the wait and ST_NAN are stage_head's then. */
+MUST_USE status stage_walk(stage *s, bool head_follows, errmsg *e);
 
 /* Last stage: output norm and head for the live rows that ask for logits or a token, in row order;
  * draws tokens (sampler.h, history by KV block), commits each readback row with seq. samplers: as

@@ -30,6 +30,8 @@ struct stage {
     dev_ptr scratch;
     host_layout host_at; /* in host */
     char *host;
+    backend_walk *walk;          /* a step of one row in one launch; NULL: by ops */
+    bool walked_head;            /* of the step in hand: its one row's logits are on the way */
 
     uint32_t n_rows, n_samplers; /* of the step in hand */
     uint32_t n_positions;        /* its rows' are below it */
@@ -56,6 +58,18 @@ static inline dev_ptr stage_table(const stage *s, layer_kind kind)
         if (op_status_ != ST_OK) return stage_op_failed(s, op_status_, #op, e);                    \
     } while (0)
 status stage_op_failed(const stage *s, status code, const char *op, errmsg *e);
+
+/* Have the backend's one launch for a step of one row, if it has one for this model. */
+MUST_USE status stage_walk_open(stage *s, errmsg *e);
+
+/* A row whose hidden state is NaN or infinite, by the host's finite flags. */
+MUST_USE status stage_check_finite(const stage *s, errmsg *e);
+
+/* Whether the row wants logits or a token. */
+static inline bool stage_row_asks(const wire_row *r)
+{
+    return (r->flags & ROW_LIVE) != 0 && (r->flags & (ROW_LOGITS | ROW_SAMPLE)) != 0;
+}
 
 /* Tell how far the walk is; ST_CLOSED when told to stop. */
 MUST_USE status stage_walked(const stage *s, uint32_t n_layers_done, errmsg *e);

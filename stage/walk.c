@@ -79,7 +79,7 @@ static status add_block(stage *s, dev_ptr post_norm, dev_ptr next_norm, errmsg *
     return ST_OK;
 }
 
-static status walk_layer(stage *s, uint32_t layer_i, errmsg *e)
+static status run_layer(stage *s, uint32_t layer_i, errmsg *e)
 {
     const model_desc *m = s->m;
     const layer_weights *w = &s->w.layer[layer_i];
@@ -93,16 +93,10 @@ static status walk_layer(stage *s, uint32_t layer_i, errmsg *e)
     return add_block(s, w->ffn_post_norm, next, e);
 }
 
-/* Waits for the walk: its result is looked at before it leaves the stage. */
-static status check_result(stage *s, errmsg *e)
+status stage_check_finite(const stage *s, errmsg *e)
 {
-    uint8_t *finite = HOST(s, uint8_t, finite);
+    const uint8_t *finite = HOST(s, uint8_t, finite);
     const wire_row *rows = HOST(s, wire_row, rows);
-    backend_event ev;
-    TRY_OP(check_finite, SCRATCH(s, finite), SCRATCH(s, hidden), s->m->n_embd, s->n_rows);
-    TRY_OP(download, finite, SCRATCH(s, finite), s->n_rows);
-    TRY_OP(event_record, &ev);
-    TRY_OP(event_wait, ev);
     for (uint32_t i = 0; i < s->n_rows; i++) {
         if (finite[i] == 0 || (rows[i].flags & ROW_LIVE) == 0) continue;
         return errmsg_set(
@@ -115,12 +109,101 @@ static status check_result(stage *s, errmsg *e)
     return ST_OK;
 }
 
-status stage_walk(stage *s, errmsg *e)
+/* Waits for the walk: its result is looked at before it leaves the stage. */
+static status wait_finite(stage *s, errmsg *e)
 {
-    if (s->n_rows == 0) return ST_OK;
+    backend_event ev;
+    TRY_OP(download, HOST(s, void, finite), SCRATCH(s, finite), s->n_rows);
+    TRY_OP(event_record, &ev);
+    TRY_OP(event_wait, ev);
+    return stage_check_finite(s, e);
+}
+
+/* --- one row in one launch ------------------------------------------------------------------ */
+
+static walk_layer layer_of(const stage *s, uint32_t layer_i)
+{
+    const layer_weights *w = &s->w.layer[layer_i];
+    return (walk_layer){.attn_norm = w->attn_norm,
+                        .ffn_norm = w->ffn_norm,
+                        .attn_q = w->attn_q,
+                        .attn_k = w->attn_k,
+                        .attn_v = w->attn_v,
+                        .attn_output = w->attn_output,
+                        .ffn_gate = w->ffn_gate,
+                        .ffn_up = w->ffn_up,
+                        .ffn_down = w->ffn_down,
+                        .attn_q_bias = w->attn_q_bias,
+                        .attn_k_bias = w->attn_k_bias,
+                        .attn_v_bias = w->attn_v_bias,
+                        .kv = kv_layer(&s->kv, layer_i)};
+}
+
+/* The walk's layers are those that the ops below would run: none has what walk_layer lacks. */
+static bool fits_walk(const stage *s)
+{
     for (uint32_t i = 0; i < s->n_layers; i++) {
-        TRY(walk_layer(s, i, e));
+        const layer_weights *w = &s->w.layer[i];
+        if (w->attn_q_norm.addr != 0 || w->attn_k_norm.addr != 0) return false;
+        if (w->attn_post_norm.addr != 0 || w->ffn_post_norm.addr != 0) return false;
+    }
+    return s->n_kinds == 1;
+}
+
+status stage_walk_open(stage *s, errmsg *e)
+{
+    const model_desc *m = s->m;
+    const rope_desc *turn = model_rope_of(m, LAYER_GLOBAL);
+    if (s->b->walk_open == NULL || !fits_walk(s)) return ST_OK;
+    walk_layer layers[LAYERS_MAX];
+    for (uint32_t i = 0; i < s->n_layers; i++)
+        layers[i] = layer_of(s, i);
+    walk_desc w = {.n_layers = s->n_layers,
+                   .n_embd = m->n_embd,
+                   .n_ff = m->n_ff,
+                   .n_heads = m->n_heads,
+                   .n_ctx = s->config.n_ctx,
+                   .rms_eps = m->rms_eps,
+                   .attn_scale = m->attn_scale,
+                   .gelu = m->ffn == FFN_GEGLU,
+                   .layer = layers,
+                   .hidden = SCRATCH(s, hidden),
+                   .q = SCRATCH(s, q),
+                   .k = SCRATCH(s, k),
+                   .v = SCRATCH(s, v),
+                   .attn = SCRATCH(s, attn),
+                   .gate = SCRATCH(s, gate),
+                   .rope = {SCRATCH(s, cos[LAYER_GLOBAL]), SCRATCH(s, sin[LAYER_GLOBAL]),
+                            turn->n_rot, turn->kind == ROPE_NEOX},
+                   .rows = {SCRATCH(s, position), stage_table(s, LAYER_GLOBAL),
+                            SCRATCH(s, tables), SCRATCH(s, live), 0},
+                   .finite = SCRATCH(s, finite)};
+    if (s->last) {
+        w.output = s->w.output;
+        w.output_norm = s->w.output_norm;
+        w.logits = SCRATCH(s, logits);
+    }
+    return s->b->walk_open(s->device, &s->walk, &w, e);
+}
+
+static status walk_one(stage *s, bool head_follows, errmsg *e)
+{
+    s->walked_head = head_follows && s->last && stage_row_asks(HOST(s, wire_row, rows));
+    TRY_OP(walk, s->walk, s->walked_head);
+    TRY(stage_walked(s, s->n_layers, e));
+    return s->walked_head ? ST_OK : wait_finite(s, e);
+}
+
+status stage_walk(stage *s, bool head_follows, errmsg *e)
+{
+    s->walked_head = false;
+    if (s->n_rows == 0) return ST_OK;
+    if (s->walk != NULL && s->n_rows == 1 && (HOST(s, wire_row, rows)->flags & ROW_LIVE) != 0)
+        return walk_one(s, head_follows, e);
+    for (uint32_t i = 0; i < s->n_layers; i++) {
+        TRY(run_layer(s, i, e));
         TRY(stage_walked(s, i + 1, e));
     }
-    return check_result(s, e);
+    TRY_OP(check_finite, SCRATCH(s, finite), SCRATCH(s, hidden), s->m->n_embd, s->n_rows);
+    return wait_finite(s, e);
 }

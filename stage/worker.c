@@ -187,7 +187,7 @@ static status walk(worker *w, const step_view *v, bool corrupt, errmsg *e)
     enter_layers(w);
     status s = ST_OK;
     if (is_first(w)) s = stage_embed(w->body, e);
-    if (s == ST_OK) s = stage_walk(w->body, e);
+    if (s == ST_OK) s = stage_walk(w->body, !corrupt, e);
     if (s == ST_OK && corrupt && v->step->n_rows > 0) s = flip_bit(w);
     leave_layers(w);
     return s;

@@ -95,42 +95,42 @@ static __device__ void core_query(core_state &st, uint32_t i, uint32_t n, float 
 }
 
 // The cell's share of every query: st.m, st.l, and o by put(query, d, o[d], o[d + 1]). st's queries
-// are there. WARPS 8 or 16, threads in order; keys(b): where block b of the cell has [64, n] f16 of the
-// KV head in the pools, asked for only where it has keys in [begin, end), the positions that any query
-// sees. sync() meets the block: st may be written when all have met after the return, and st.l read.
-template <uint32_t WARPS, class K, class S, class P>
-static __device__ void core_cell(core_state &st, uint32_t n, const __half *k, const __half *v,
-                                 uint32_t cell, uint32_t begin, uint32_t end, K keys, S sync, P put)
+// are there. WARPS 8 or 16, threads in order; STEPS: k16 steps of the longest head. The thread's words
+// of two f16, zeros where [begin, end), the positions that any query sees, ends, are
+//     key(j, t, c): tile j of the warp's TILES, key (warp * TILES + j) * 8 + lane / 4 of the cell,
+//                   values 16 t + 8 c + lane % 4 * 2 (zeros past the head), and
+//     value(t, i, c): key 16 t + 8 c + lane / 4 of the cell, values 8 i + lane % 4 * 2.
+// sync() meets the block: st may be written when all have met after the return, and st.l read.
+template <uint32_t WARPS, uint32_t STEPS, class K, class V, class S, class P>
+static __device__ void core_cell(core_state &st, uint32_t n, uint32_t cell, uint32_t begin,
+                                 uint32_t end, K key, V value, S sync, P put)
 {
     constexpr uint32_t TILES = CORE_CELL / 8 / WARPS;
     uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, q = lane % 4;
     uint32_t at0 = cell * CORE_CELL;
     float s[TILES][4];
-    const __half *key[TILES];
 #pragma unroll
-    for (uint32_t j = 0; j < TILES; j++) {
-        uint32_t at = (warp * TILES + j) * 8;
-        bool in = at0 + at + 8 > begin && at0 + at < end;
-        key[j] = in ? k + keys(at / CORE_BLOCK) + (uint64_t)(at % CORE_BLOCK + g) * n + q * 2
-                    : nullptr;
+    for (uint32_t j = 0; j < TILES; j++)
         s[j][0] = s[j][1] = s[j][2] = s[j][3] = 0;
-    }
-#pragma unroll 4
-    for (uint32_t t = 0; t < n / 16; t++) {
-        uint4 a = st.q[t][lane];
 #pragma unroll
-        for (uint32_t j = 0; j < TILES; j++) {
-            uint32_t b0 = key[j] != nullptr ? *(const uint32_t *)(key[j] + t * 16) : 0;
-            uint32_t b1 = key[j] != nullptr ? *(const uint32_t *)(key[j] + t * 16 + 8) : 0;
-            mma_step(s[j], a.x, a.y, a.z, a.w, b0, b1);
+    for (uint32_t t0 = 0; t0 < STEPS; t0 += 4) { // words of four steps, asked for together
+        if (t0 * 16 >= n) break;
+        uint32_t b[4][TILES][2];
+#pragma unroll
+        for (uint32_t t = 0; t < 4; t++) {
+#pragma unroll
+            for (uint32_t j = 0; j < TILES; j++) {
+                b[t][j][0] = key(j, t0 + t, 0);
+                b[t][j][1] = key(j, t0 + t, 1);
+            }
         }
-    }
-    if (n % 16 != 0) {
-        uint4 a = st.q[n / 16][lane];
 #pragma unroll
-        for (uint32_t j = 0; j < TILES; j++) {
-            uint32_t b0 = key[j] != nullptr ? *(const uint32_t *)(key[j] + n / 16 * 16) : 0;
-            mma_step(s[j], a.x, a.y, a.z, a.w, b0, 0);
+        for (uint32_t t = 0; t < 4; t++) {
+            if ((t0 + t) * 16 >= n) break;
+            uint4 a = st.q[t0 + t][lane];
+#pragma unroll
+            for (uint32_t j = 0; j < TILES; j++)
+                mma_step(s[j], a.x, a.y, a.z, a.w, b[t][j][0], b[t][j][1]);
         }
     }
 
@@ -200,14 +200,21 @@ static __device__ void core_cell(core_state &st, uint32_t n, const __half *k, co
     uint32_t k16_end = (min(end, at0 + CORE_CELL) - at0 + 15) / 16;
     for (uint32_t i = warp; i < n / 8; i += WARPS) {
         float o[4] = {0, 0, 0, 0};
-#pragma unroll 4
-        for (uint32_t t = k16_begin; t < k16_end; t++) {
-            uint32_t p = at0 + t * 16 + g, b0 = 0, b1 = 0;
-            const __half *from = v + keys(t / 4) + (uint64_t)(t % 4 * 16 + g) * n + i * 8 + q * 2;
-            if (p >= begin && p < end) b0 = *(const uint32_t *)from;
-            if (p + 8 >= begin && p + 8 < end) b1 = *(const uint32_t *)(from + 8 * n);
-            uint4 a = st.e[t][lane];
-            mma_step(o, a.x, a.y, a.z, a.w, core_transposed(b0), core_transposed(b1));
+#pragma unroll
+        for (uint32_t t0 = 0; t0 < CORE_CELL / 16; t0 += 4) {
+            if (t0 + 4 <= k16_begin || t0 >= k16_end) continue;
+            uint32_t b[4][2];
+#pragma unroll
+            for (uint32_t t = 0; t < 4; t++) {
+                b[t][0] = value(t0 + t, i, 0);
+                b[t][1] = value(t0 + t, i, 1);
+            }
+#pragma unroll
+            for (uint32_t t = 0; t < 4; t++) {
+                uint4 a = st.e[t0 + t][lane];
+                mma_step(o, a.x, a.y, a.z, a.w, core_transposed(b[t][0]),
+                         core_transposed(b[t][1]));
+            }
         }
         put(g, i * 8 + q * 2, o[0], o[1]);
         put(g + 8, i * 8 + q * 2, o[2], o[3]);

@@ -24,8 +24,28 @@ static __device__ void take_cell(const attention_args &a, f16_block &b, float *o
 {
     uint32_t n = a.kv.n_head;
     core_state &st = b.st;
-    auto keys = [&](uint32_t i) {
-        return ((uint64_t)b.block[i] * a.kv.n_kv_heads + kv_head) * CORE_BLOCK * n;
+    uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, at0 = cell * CORE_CELL;
+    auto block_at = [&](uint32_t i) {
+        return ((uint64_t)b.block[i] * a.kv.n_kv_heads + kv_head) * CORE_BLOCK * n + lane % 4 * 2;
+    };
+    const __half *key_at[4];
+#pragma unroll
+    for (uint32_t j = 0; j < 4; j++) {
+        uint32_t at = (warp * 4 + j) * 8;
+        bool in = at0 + at + 8 > begin && at0 + at < end;
+        key_at[j] = in ? (const __half *)a.kv.k + block_at(at / CORE_BLOCK) +
+                             (uint64_t)(at % CORE_BLOCK + lane / 4) * n
+                       : nullptr;
+    }
+    auto key = [&](uint32_t j, uint32_t t, uint32_t c) {
+        uint32_t d = t * 16 + c * 8;
+        return key_at[j] != nullptr && d < n ? *(const uint32_t *)(key_at[j] + d) : 0u;
+    };
+    auto value = [&](uint32_t t, uint32_t i, uint32_t c) {
+        uint32_t at = t * 16 + c * 8 + lane / 4;
+        if (at0 + at < begin || at0 + at >= end) return 0u;
+        return *(const uint32_t *)((const __half *)a.kv.v + block_at(t / 4) +
+                                   (uint64_t)(at % CORE_BLOCK) * n + i * 8);
     };
     auto put = [&](uint32_t q, uint32_t d, float o0, float o1) {
         if (!sees(st, q, cell)) return;
@@ -46,8 +66,8 @@ static __device__ void take_cell(const attention_args &a, f16_block &b, float *o
         to[0] = o0;
         to[1] = o1;
     };
-    core_cell<8>(st, n, (const __half *)a.kv.k, (const __half *)a.kv.v, cell, begin, end, keys,
-                 [] { __syncthreads(); }, put);
+    core_cell<8, CORE_HEAD_MAX / 16>(st, n, cell, begin, end, key, value, [] { __syncthreads(); },
+                                     put);
     __syncthreads();
     if (threadIdx.x >= CORE_QUERIES || !sees(st, threadIdx.x, cell)) return;
     uint32_t q = threadIdx.x;

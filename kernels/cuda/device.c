@@ -3,6 +3,7 @@
 #include "kernels/cuda/device.h"
 
 #include "common/log.h"
+#include "kernels/cuda/walk.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -125,6 +126,7 @@ static status open_all(backend_device *d, errmsg *e)
     TRY_CUDA(d, cuda_matmul_setup(), e);
     TRY_CUDA(d, cuda_prompt_setup(&d->prompt), e);
     TRY_CUDA(d, cuda_attention_prompt_setup(), e);
+    TRY_CUDA(d, cuda_walk_setup(), e);
     return cuda_loader_open(d, e);
 }
 
@@ -371,6 +373,9 @@ const backend *backend_cuda(void)
         .check_finite = cuda_check_finite,
         .kv_copy_block = cuda_kv_copy_block,
         .kv_wipe_block = cuda_kv_wipe_block,
+        .walk_open = cuda_walk_open,
+        .walk_close = cuda_walk_close,
+        .walk = cuda_walk,
     };
     return &table;
 }

@@ -76,9 +76,7 @@ status cuda_weight_open(backend_device *d, dev_weight *out, const void *host, dt
                         uint32_t n_in, uint32_t n_out, errmsg *e);
 status cuda_weights_from_host(backend_device *d, dev_ptr *out, const void *host, uint64_t bytes,
                               errmsg *e);
-/* Device bytes that a matrix takes, the driver's rounding left out; and those of a queue. */
-uint64_t cuda_weight_bytes(dtype type, uint32_t n_in, uint32_t n_out);
-uint64_t cuda_queue_bytes(void);
+uint64_t cuda_queue_bytes(void); /* that a queue allocates on the device */
 bool cuda_weight_type(dtype t); /* products and embeddings of it exist */
 cuda_matrix cuda_matrix_of(const dev_weight *w);
 
@@ -108,5 +106,10 @@ status cuda_check_finite(backend_queue *q, dev_ptr flags, dev_ptr x, uint32_t n,
 status cuda_kv_copy_block(backend_queue *q, const kv_args *kv, uint32_t to, uint32_t from,
                           uint32_t n_positions);
 status cuda_kv_wipe_block(backend_queue *q, const kv_args *kv, uint32_t block);
+
+/* walk.c */
+status cuda_walk_open(backend_device *d, backend_walk **out, const walk_desc *w, errmsg *e);
+void cuda_walk_close(backend_walk *w);
+status cuda_walk(backend_queue *q, const backend_walk *w, bool head);
 
 #endif

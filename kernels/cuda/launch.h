@@ -133,6 +133,8 @@ cudaError_t cuda_matmul_f32(cudaStream_t s, float *out, const cuda_matrix *w, co
 
 /* --- weights --- */
 
+/* Device bytes that a matrix takes, the driver's rounding left out. */
+uint64_t cuda_weight_bytes(dtype type, uint32_t n_in, uint32_t n_out);
 /* n_out rows (a multiple of TILE_OUT, or the matrix's last) of `stored`, as the file has them, to
  * tiles at `to`. FORM_F16 of BF16: the bits only; *max_bits grows to the largest magnitude. */
 cudaError_t cuda_repack(cudaStream_t s, void *to, cuda_form form, const void *stored, dtype type,

@@ -1,14 +1,15 @@
 // cuda_bench: what the products of one 8B-shaped layer reach on device 0: GB/s of weights for 1 and
-// 16 rows beside a plain read, TFLOP/s for prompts beside cuBLASLt's own best choice. Weights are
-// random and many enough not to stay in the cache. Usage: cuda_bench [prompt]
+// 16 rows beside a plain read. Weights are random and many enough not to stay in the cache. Prompts:
+// cuda_prompt_bench. Usage: cuda_bench [walk: only whole steps]
+extern "C" {
+#include "kernels/backend.h"
+}
 #include "kernels/cuda/launch.h"
 
-#include <cublasLt.h>
-
 #include <algorithm>
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
 #include <vector>
 
 #define OK(call)                                                                                   \
@@ -75,181 +76,124 @@ template <class F> static double median_us(int n, F f)
     return times[times.size() / 2];
 }
 
-// A library's product of f16 rows with f16 weights to f32, by each of the algorithms it proposes.
-struct lt_product {
-    cublasLtHandle_t lt;
-    cublasLtMatmulDesc_t op;
-    cublasLtMatrixLayout_t w, x, out;
-    cublasLtMatmulPreference_t pref;
-    cublasLtMatmulHeuristicResult_t found[24];
-    int n_found;
-};
-
-static constexpr uint64_t LT_WORKSPACE = 64 << 20;
-
-static void lt_ok(cublasStatus_t s)
+// A matrix of random bytes in the pool, where those before it end.
+static dev_weight next_weight(char *pool, uint64_t *at, dtype type, uint32_t n_in, uint32_t n_out)
 {
-    if (s == CUBLAS_STATUS_SUCCESS) return;
-    printf("cublasLt: %d\n", (int)s);
-    exit(1);
+    uint64_t bytes = cuda_weight_bytes(type, n_in, n_out);
+    if (*at + bytes > POOL) *at = 0;
+    dev_weight w = {{(uint64_t)(uintptr_t)(pool + *at)}, type, n_in, n_out, 0};
+    *at += (bytes + 127) / 128 * 128;
+    return w;
 }
 
-static lt_product lt_open(cublasLtHandle_t lt, uint32_t n_in, uint32_t n_out, uint32_t rows)
+static dev_ptr zeros(backend_device *d, uint64_t bytes)
 {
-    lt_product p = {};
-    uint64_t workspace = LT_WORKSPACE;
-    cublasOperation_t t = CUBLAS_OP_T;
-    p.lt = lt;
-    lt_ok(cublasLtMatmulDescCreate(&p.op, CUBLAS_COMPUTE_32F, CUDA_R_32F));
-    lt_ok(cublasLtMatmulDescSetAttribute(p.op, CUBLASLT_MATMUL_DESC_TRANSA, &t, sizeof t));
-    lt_ok(cublasLtMatrixLayoutCreate(&p.w, CUDA_R_16F, n_in, n_out, n_in));
-    lt_ok(cublasLtMatrixLayoutCreate(&p.x, CUDA_R_16F, n_in, rows, n_in));
-    lt_ok(cublasLtMatrixLayoutCreate(&p.out, CUDA_R_32F, n_out, rows, n_out));
-    lt_ok(cublasLtMatmulPreferenceCreate(&p.pref));
-    lt_ok(cublasLtMatmulPreferenceSetAttribute(p.pref, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
-                                               &workspace, sizeof workspace));
-    lt_ok(cublasLtMatmulAlgoGetHeuristic(lt, p.op, p.w, p.x, p.out, p.out, p.pref, 24, p.found,
-                                         &p.n_found));
+    dev_ptr p;
+    errmsg e = {};
+    if (backend_cuda()->alloc(d, &p, bytes, &e) != ST_OK) {
+        printf("%s\n", e.text);
+        exit(1);
+    }
     return p;
 }
 
-static double lt_best_us(const lt_product &p, const void *w, const void *x, float *out,
-                         void *workspace)
+// Steps of one row through an 8B shape in one launch, KV of f16 at 2047 positions.
+static void bench_walk(char *pool, double read)
 {
-    float one = 1, zero = 0;
-    double best = 1e30;
-    for (int i = 0; i < p.n_found; i++) {
-        auto once = [&](int) {
-            return cublasLtMatmul(p.lt, p.op, &one, w, p.w, x, p.x, &zero, out, p.out, out, p.out,
-                                  &p.found[i].algo, workspace, LT_WORKSPACE, stream);
+    static const dtype types[] = {DT_BF16, DT_Q8_0, DT_Q4_K, DT_Q6_K};
+    const uint32_t n_embd = 4096, n_ff = 14336, n_vocab = 128256, n_kv = 1024, n_ctx = 2048;
+    const backend *b = backend_cuda();
+    errmsg e = {};
+    device_spec spec = {};
+    backend_device *d;
+    backend_queue *q;
+    if (b->device_open(&d, &spec, &e) != ST_OK || b->queue_open(d, &q, &e) != ST_OK) {
+        printf("%s\n", e.text);
+        exit(1);
+    }
+    uint32_t tables[n_ctx / KV_BLOCK], position = n_ctx - 1;
+    for (uint32_t i = 0; i < n_ctx / KV_BLOCK; i++)
+        tables[i] = i;
+    dev_ptr at = zeros(d, 4), table = zeros(d, 4), blocks = zeros(d, sizeof tables);
+    OK(cudaMemcpy((void *)at.addr, &position, 4, cudaMemcpyHostToDevice));
+    OK(cudaMemcpy((void *)blocks.addr, tables, sizeof tables, cudaMemcpyHostToDevice));
+    dev_ptr ones = zeros(d, 4ull * n_embd), hidden = zeros(d, 4ull * n_embd);
+    fill_f32<<<n_embd / 256, 256>>>((float *)ones.addr, n_embd);
+    fill_f32<<<n_embd / 256, 256>>>((float *)hidden.addr, n_embd);
+    std::vector<walk_layer> layers(32);
+    uint64_t kv_bytes = 0;
+    for (walk_layer &l : layers) {
+        l = walk_layer{};
+        l.attn_norm = l.ffn_norm = ones;
+        l.kv.k = zeros(d, 2ull * n_ctx * n_kv);
+        l.kv.v = zeros(d, 2ull * n_ctx * n_kv);
+        l.kv.type = DT_F16;
+        l.kv.n_kv_heads = 8;
+        l.kv.n_head = 128;
+        kv_bytes += 4ull * n_ctx * n_kv;
+    }
+    walk_desc w = {};
+    w.n_layers = 32;
+    w.n_embd = n_embd;
+    w.n_ff = n_ff;
+    w.n_heads = 32;
+    w.n_ctx = n_ctx;
+    w.rms_eps = 1e-5f;
+    w.attn_scale = 0.088f;
+    w.layer = layers.data();
+    w.hidden = hidden;
+    w.q = zeros(d, 4ull * n_embd);
+    w.k = zeros(d, 4ull * n_kv);
+    w.v = zeros(d, 4ull * n_kv);
+    w.attn = zeros(d, 4ull * n_embd);
+    w.gate = zeros(d, 4ull * n_ff);
+    w.rope = rope_args{ones, ones, 128, false};
+    w.rows = row_args{at, table, blocks, {0}, 0};
+    w.output_norm = ones;
+    w.logits = zeros(d, 4ull * n_vocab);
+    w.finite = zeros(d, 2);
+    OK(cudaDeviceSynchronize());
+    for (dtype t : types) {
+        uint64_t place = 0, bytes = kv_bytes;
+        auto next = [&](uint32_t n_in, uint32_t n_out) {
+            bytes += cuda_weight_bytes(t, n_in, n_out);
+            return next_weight(pool, &place, t, n_in, n_out);
         };
-        if (once(0) == CUBLAS_STATUS_SUCCESS) best = std::min(best, median_us(4, once));
-    }
-    return best;
-}
-
-// Prompt products: ours from f16 and, expansion included, from q8_0 and q4_k; the library's best.
-static void prompts(const char *pool, const float *x, float *out, void *prepared,
-                    int32_t *exponents, const cuda_prompt *prompt)
-{
-    static const uint32_t shapes[][2] = {
-        {4096, 1024}, {4096, 4096}, {4096, 14336}, {14336, 4096}, {4096, 28672}};
-    cublasLtHandle_t lt;
-    void *workspace, *expanded, *plain;
-    lt_ok(cublasLtCreate(&lt));
-    OK(cudaMalloc(&workspace, LT_WORKSPACE));
-    OK(cudaMalloc(&expanded, 2ull * 4096 * 28672));
-    OK(cudaMalloc(&plain, 2ull * 4096 * 14336));
-    fill<<<2048, 256, 0, stream>>>((uint32_t *)plain, 4096ull * 14336 / 2, 7);
-    printf("%-15s %5s %9s %8s %9s %8s %6s %9s %9s %9s\n", "n_in x n_out", "rows", "us",
-           "TFLOP/s", "cublasLt", "TFLOP/s", "ratio", "q8_0 us", "q4_k us", "prepare");
-    for (auto &shape : shapes) {
-        for (uint32_t rows : {128u, 512u, 1024u, 4096u}) {
-            uint32_t n_in = shape[0], n_out = shape[1];
-            double flop = 2.0 * n_in * n_out * rows, us = 1e30, lt_us = 1e30;
-            cuda_matrix m = {pool, FORM_F16, n_in, n_out, 0}, q = {pool, FORM_Q8, n_in, n_out, 0};
-            cuda_matrix k = {pool, FORM_Q4K, n_in, n_out, 0};
-            cuda_matrix e = {expanded, FORM_F16, n_in, n_out, 0};
-            double prepare = median_us(4, [&](int) {
-                OK(cuda_prepare_many(stream, prepared, exponents, x, n_in, rows));
-            });
-            lt_product p = lt_open(lt, n_in, n_out, rows);
-            for (int turn = 0; turn < 2; turn++) {
-                us = std::min(us, median_us(4, [&](int) {
-                    OK(cuda_matmul_many(stream, prompt, out, n_out, &m, prepared, exponents,
-                                        nullptr, rows));
-                }));
-                lt_us = std::min(lt_us, lt_best_us(p, pool, plain, out, workspace));
-            }
-            double q_us = median_us(4, [&](int) {
-                OK(cuda_expand(stream, expanded, &q, 0, n_out / TILE_OUT));
-                OK(cuda_matmul_many(stream, prompt, out, n_out, &e, prepared, exponents, nullptr,
-                                    rows));
-            });
-            double k_us = median_us(4, [&](int) {
-                OK(cuda_expand(stream, expanded, &k, 0, n_out / TILE_OUT));
-                OK(cuda_matmul_many(stream, prompt, out, n_out, &e, prepared, exponents, nullptr,
-                                    rows));
-            });
-            printf("%6u x %-6u %5u %9.1f %8.0f %9.1f %8.0f %6.2f %9.1f %9.1f %9.1f\n", n_in,
-                   n_out, rows, us, flop / us / 1e6, lt_us, flop / lt_us / 1e6, lt_us / us, q_us,
-                   k_us, prepare);
+        for (walk_layer &l : layers) {
+            l.attn_q = next(n_embd, n_embd);
+            l.attn_k = next(n_embd, n_kv);
+            l.attn_v = next(n_embd, n_kv);
+            l.attn_output = next(n_embd, n_embd);
+            l.ffn_gate = next(n_embd, n_ff);
+            l.ffn_up = next(n_embd, n_ff);
+            l.ffn_down = next(n_ff, n_embd);
         }
+        w.output = next(n_embd, n_vocab);
+        backend_walk *walk;
+        backend_event done;
+        double best = 1e30;
+        if (b->walk_open(d, &walk, &w, &e) != ST_OK || walk == nullptr) {
+            printf("no walk: %s\n", e.text);
+            exit(1);
+        }
+        for (int rep = 0; rep < 6; rep++) {
+            auto begin = std::chrono::steady_clock::now();
+            for (int i = 0; i < 20; i++)
+                (void)b->walk(q, walk, true);
+            (void)b->event_record(q, &done);
+            if (b->event_wait(q, done) != ST_OK) exit(1);
+            std::chrono::duration<double, std::micro> us = std::chrono::steady_clock::now() - begin;
+            best = std::min(best, us.count() / 20);
+        }
+        printf("%-6s a step of 32 layers and head: %.1f us, %.0f GB/s, %.1f%% of a plain read\n",
+               dtype_get(t)->name, best, bytes / best / 1e3, bytes / best / 10 / read);
+        b->walk_close(walk);
     }
+    b->queue_close(q);
+    b->device_close(d);
 }
 
-__global__ void fill_rows(uint32_t *position, uint32_t *tables, uint8_t *live, uint32_t n)
-{
-    uint32_t i = blockIdx.x * blockDim.x + threadIdx.x;
-    if (i >= n) return;
-    position[i] = i;
-    live[i] = 1;
-    if (i % 64 == 0) tables[i / 64] = i / 64;
-}
-
-// What else a prompt's layer is made of, 4096 rows of one session, 32/8 heads of 128.
-static void layers(float *x, float *out, void *prepared, int32_t *exponents,
-                   const cuda_prompt *prompt)
-{
-    const uint32_t rows = 4096, n = 4096, n_ff = 14336;
-    cuda_kv kv = {};
-    uint32_t *position, *table, *tables;
-    uint8_t *live;
-    float *turns;
-    OK(cuda_attention_prompt_setup());
-    OK(cudaMalloc(&kv.k, 2ull * rows * 1024));
-    OK(cudaMalloc(&kv.v, 2ull * rows * 1024));
-    OK(cudaMalloc(&position, 4 * rows));
-    OK(cudaMalloc(&table, 4 * rows));
-    OK(cudaMalloc(&tables, 4 * rows));
-    OK(cudaMalloc(&live, rows));
-    OK(cudaMalloc(&turns, 4ull * rows * 64));
-    OK(cudaMemset(table, 0, 4 * rows));
-    fill_f32<<<rows * 64 / 256, 256, 0, stream>>>(turns, (uint64_t)rows * 64);
-    fill_rows<<<rows / 256, 256, 0, stream>>>(position, tables, live, rows);
-    kv.type = DT_F16;
-    kv.n_kv_heads = 8;
-    kv.n_head = 128;
-    kv.position = position;
-    kv.table = table;
-    kv.tables = tables;
-    kv.live = live;
-    auto show = [](const char *name, double us, double bytes, double flop) {
-        printf("%-28s %9.1f us %8.0f GB/s %8.0f TFLOP/s\n", name, us, bytes / us / 1e3,
-               flop / us / 1e6);
-    };
-    double wide = 4.0 * rows * n;
-    show("kv_write", median_us(4, [&](int) {
-             OK(cuda_launch_kv_write(stream, &kv, x, x + rows * 1024, rows));
-         }),
-         wide * 3 / 4, 0);
-    show("attention", median_us(4, [&](int) {
-             OK(cuda_launch_attention_prompt(stream, prompt, out, x, &kv, 32, 0.088f, 0, rows));
-         }),
-         2 * wide, 4.0 * rows * rows / 2 * n);
-    show("add, rms_norm, prepare", median_us(4, [&](int) {
-             OK(cuda_launch_rms_norm_prepare(stream, out, out, x, x, n, 1e-5f, rows, prepared,
-                                             exponents));
-         }),
-         4.5 * wide, 0);
-    show("rope of q", median_us(4, [&](int) {
-             OK(cuda_launch_rope(stream, out, turns, turns, 128, true, 32, 128, rows));
-         }),
-         2 * wide, 0);
-    show("add", median_us(4, [&](int) { OK(cuda_launch_add(stream, out, x, (uint64_t)rows * n)); }),
-         3 * wide, 0);
-    show("silu_mul, prepare", median_us(4, [&](int) {
-             OK(cuda_prepare_glu(stream, prepared, exponents, x, out, false, n_ff, rows));
-         }),
-         wide * 2.5 * 3.5, 0);
-    for (uint32_t w : {n, n_ff})
-        show(w == n ? "prepare 4096" : "prepare 14336", median_us(4, [&](int) {
-                 OK(cuda_prepare_many(stream, prepared, exponents, x, w, rows));
-             }),
-             6.0 * rows * w, 0);
-}
-
-int main(int argc, char **argv)
+int main(int argc, char **)
 {
     int there = 0;
     if (cudaGetDeviceCount(&there) != cudaSuccess || there == 0) {
@@ -259,10 +203,7 @@ int main(int argc, char **argv)
     cudaDeviceProp p;
     OK(cudaGetDeviceProperties(&p, 0));
     OK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
-    cuda_prompt prompt = {};
     OK(cuda_matmul_setup());
-    OK(cuda_prompt_setup(&prompt));
-    prompt.n_sms = p.multiProcessorCount;
     uint32_t n_sms = p.multiProcessorCount, rows_max = 4096, *sink;
     char *pool;
     float *x, *out;
@@ -271,7 +212,7 @@ int main(int argc, char **argv)
     OK(cudaMalloc(&pool, POOL));
     OK(cudaMalloc(&sink, 4));
     OK(cudaMalloc(&x, 4ull * rows_max * 14336));
-    OK(cudaMalloc(&out, 4ull * rows_max * 28672));
+    OK(cudaMalloc(&out, 4ull * rows_max * 14336));
     OK(cudaMalloc(&prepared, 2ull * rows_max * 14336));
     OK(cudaMalloc(&exponents, 4 * rows_max));
     fill<<<2048, 256, 0, stream>>>((uint32_t *)pool, POOL / 4, 1);
@@ -283,11 +224,8 @@ int main(int argc, char **argv)
             [&](int) { read_all<<<n_sms * 8, 512, 0, stream>>>((uint4 *)pool, POOL / 16, sink); }) /
         1e3;
     printf("%s, plain read %.0f GB/s\n", p.name, read);
-    if (argc > 1 && strcmp(argv[1], "prompt") == 0) {
-        layers(x, out, prepared, exponents, &prompt);
-        prompts(pool, x, out, prepared, exponents, &prompt);
-        return 0;
-    }
+    bench_walk(pool, read);
+    if (argc > 1) return 0;
 
     static const struct {
         uint32_t n_in, n_out;
@@ -323,7 +261,5 @@ int main(int argc, char **argv)
                    names[f], few ? 16 : 1, total[few], bytes_total / total[few] / 1e3,
                    bytes_total / total[few] / 10 / read);
     }
-    layers(x, out, prepared, exponents, &prompt);
-    prompts(pool, x, out, prepared, exponents, &prompt);
     return 0;
 }

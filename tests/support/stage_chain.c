@@ -130,7 +130,7 @@ status chain_step(chain *c, const wire_kv_op *ops, uint32_t n_ops, const wire_ro
         } else {
             TRY(carry_over(c, i, n_rows));
         }
-        TRY(stage_walk(s, e));
+        TRY(stage_walk(s, true, e));
         if (i + 1 == c->n_stages)
             TRY(stage_head(s, samplers, &c->results, c->seq, &n_committed, e));
     }

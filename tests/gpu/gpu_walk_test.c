@@ -1,0 +1,308 @@
+/* A step of one row in one launch gives the bits of the single ops, in hidden state, logits and
+ * pools, at any position; and it tells of NaN. */
+#include "tests/support/gpu_check.h"
+#include "tests/support/tap.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static side cpu, gpu;
+
+enum { LAYERS = 2, VOCAB = 1000, N_CTX = 4096, BLOCKS = N_CTX / KV_BLOCK };
+
+typedef struct {
+    dtype type, head_type, v_type;
+    uint32_t n_embd, n_ff, n_heads, n_kv_heads, n_head, n_rot;
+    bool neox, gelu, bias;
+} walk_case;
+
+static dev_weight matrix(seeded *s, dtype type, uint32_t n_in, uint32_t n_out)
+{
+    void *base;
+    errmsg e = {0};
+    dev_weight w;
+    const void *stored = seeded_stored(s, type, (uint64_t)n_in * n_out, 2, &base);
+    if (gpu.b->weight_open(gpu.d, &w, stored, type, n_in, n_out, &e) != ST_OK)
+        fail_msg("%s", e.text);
+    free(base);
+    return w;
+}
+
+static dev_ptr vector(seeded *s, uint64_t n, float scale)
+{
+    float *x = seeded_floats(s, n, 2);
+    for (uint64_t i = 0; i < n; i++)
+        x[i] *= scale;
+    dev_ptr p = side_put(&gpu, x, 4 * n);
+    free(x);
+    return p;
+}
+
+/* A pool of small f16 numbers. */
+static dev_ptr pool(seeded *s, uint64_t n)
+{
+    uint16_t *x = malloc(2 * n);
+    for (uint64_t i = 0; i < n; i++)
+        x[i] = (uint16_t)(0x2c00 + (seeded_next(s) & 0x8fff));
+    dev_ptr p = side_put(&gpu, x, 2 * n);
+    free(x);
+    return p;
+}
+
+static void twin(dev_ptr out[2], dev_ptr one, uint64_t bytes)
+{
+    void *host = malloc(bytes);
+    side_get(&gpu, host, one, bytes);
+    out[0] = one;
+    out[1] = side_put(&gpu, host, bytes);
+    free(host);
+}
+
+typedef struct {
+    walk_case c;
+    uint64_t pool_bytes;
+    walk_layer by_ops[LAYERS], by_walk[LAYERS];
+    walk_desc w;
+    dev_ptr normed, up, hidden_in;
+} subject;
+
+/* What keeps q, k and v of such weights near 1. */
+static float norm_scale(dtype t)
+{
+    return t == DT_F16 || t == DT_BF16 || t == DT_F32 ? 0x1p-3f : t == DT_Q8_0 ? 0x1p-10f : 0x1p-12f;
+}
+
+static void open_subject(subject *u, walk_case c)
+{
+    seeded s = {11};
+    float scale = norm_scale(c.type);
+    uint64_t q_width = (uint64_t)c.n_heads * c.n_head, kv_width = (uint64_t)c.n_kv_heads * c.n_head;
+    *u = (subject){.c = c, .pool_bytes = 2ull * BLOCKS * KV_BLOCK * kv_width};
+    for (int i = 0; i < LAYERS; i++) {
+        walk_layer *l = &u->by_ops[i];
+        *l = (walk_layer){.attn_norm = vector(&s, c.n_embd, scale), .ffn_norm = vector(&s, c.n_embd, scale)};
+        l->attn_q = matrix(&s, c.type, c.n_embd, (uint32_t)q_width);
+        l->attn_k = matrix(&s, c.type, c.n_embd, (uint32_t)kv_width);
+        l->attn_v = matrix(&s, c.v_type, c.n_embd, (uint32_t)kv_width);
+        l->attn_output = matrix(&s, c.type, (uint32_t)q_width, c.n_embd);
+        l->ffn_gate = matrix(&s, c.type, c.n_embd, c.n_ff);
+        l->ffn_up = matrix(&s, c.type, c.n_embd, c.n_ff);
+        l->ffn_down = matrix(&s, c.v_type, c.n_ff, c.n_embd);
+        if (c.bias) {
+            l->attn_q_bias = vector(&s, q_width, 1);
+            l->attn_k_bias = vector(&s, kv_width, 1);
+            l->attn_v_bias = vector(&s, kv_width, 1);
+        }
+        l->kv = (kv_args){.type = DT_F16, .n_kv_heads = c.n_kv_heads, .n_head = c.n_head};
+        u->by_walk[i] = *l;
+        dev_ptr k[2], v[2];
+        twin(k, pool(&s, u->pool_bytes / 2), u->pool_bytes);
+        twin(v, pool(&s, u->pool_bytes / 2), u->pool_bytes);
+        u->by_ops[i].kv.k = k[0];
+        u->by_walk[i].kv.k = k[1];
+        u->by_ops[i].kv.v = v[0];
+        u->by_walk[i].kv.v = v[1];
+    }
+    uint32_t tables[BLOCKS], zero = 0;
+    for (uint32_t i = 0; i < BLOCKS; i++)
+        tables[i] = (i * 5 + 2) % BLOCKS;
+    uint8_t live = 1;
+    u->w = (walk_desc){
+        .n_layers = LAYERS,
+        .n_embd = c.n_embd,
+        .n_ff = c.n_ff,
+        .n_heads = c.n_heads,
+        .n_ctx = N_CTX,
+        .rms_eps = 1e-5f,
+        .attn_scale = 0.09f,
+        .gelu = c.gelu,
+        .layer = u->by_walk,
+        .hidden = side_put(&gpu, NULL, 4ull * c.n_embd),
+        .q = side_put(&gpu, NULL, 4 * q_width),
+        .k = side_put(&gpu, NULL, 4 * kv_width),
+        .v = side_put(&gpu, NULL, 4 * kv_width),
+        .attn = side_put(&gpu, NULL, 4 * q_width),
+        .gate = side_put(&gpu, NULL, 4ull * c.n_ff),
+        .rope = {vector(&s, c.n_rot / 2, 0.25f), vector(&s, c.n_rot / 2, 0.25f), c.n_rot, c.neox},
+        .rows = {side_put(&gpu, &zero, 4), side_put(&gpu, &zero, 4),
+                 side_put(&gpu, tables, sizeof tables), side_put(&gpu, &live, 1), 0},
+        .output = matrix(&s, c.head_type, c.n_embd, VOCAB),
+        .output_norm = vector(&s, c.n_embd, 1),
+        .logits = side_put(&gpu, NULL, 4 * VOCAB),
+        .finite = side_put(&gpu, NULL, 2)};
+    u->normed = side_put(&gpu, NULL, 4ull * c.n_embd);
+    u->up = side_put(&gpu, NULL, 4ull * c.n_ff);
+    u->hidden_in = vector(&s, c.n_embd, 1);
+}
+
+#define OP(op, ...) assert_int_equal(gpu.b->op(gpu.q, __VA_ARGS__), ST_OK)
+
+static void by_ops(const subject *u)
+{
+    const walk_desc *w = &u->w;
+    const walk_case *c = &u->c;
+    const dev_ptr none = {0};
+    for (int i = 0; i < LAYERS; i++) {
+        const walk_layer *l = &u->by_ops[i];
+        OP(rms_norm, u->normed, w->hidden, l->attn_norm, c->n_embd, w->rms_eps, 1);
+        OP(matmul, w->q, &l->attn_q, u->normed, l->attn_q_bias, 1);
+        OP(matmul, w->k, &l->attn_k, u->normed, l->attn_k_bias, 1);
+        OP(matmul, w->v, &l->attn_v, u->normed, l->attn_v_bias, 1);
+        OP(rope, w->q, &w->rope, c->n_heads, c->n_head, 1);
+        OP(rope, w->k, &w->rope, c->n_kv_heads, c->n_head, 1);
+        OP(kv_write, &l->kv, w->k, w->v, &w->rows, 1);
+        OP(attention, w->attn, w->q, &l->kv, &w->rows, c->n_heads, w->attn_scale, 0, 1);
+        OP(matmul, u->normed, &l->attn_output, w->attn, none, 1);
+        OP(add, w->hidden, u->normed, c->n_embd);
+        OP(rms_norm, u->normed, w->hidden, l->ffn_norm, c->n_embd, w->rms_eps, 1);
+        OP(matmul, w->gate, &l->ffn_gate, u->normed, none, 1);
+        OP(matmul, u->up, &l->ffn_up, u->normed, none, 1);
+        if (c->gelu)
+            OP(gelu_mul, w->gate, w->gate, u->up, c->n_ff);
+        else
+            OP(silu_mul, w->gate, w->gate, u->up, c->n_ff);
+        OP(matmul, u->normed, &l->ffn_down, w->gate, none, 1);
+        OP(add, w->hidden, u->normed, c->n_embd);
+    }
+    OP(rms_norm, u->normed, w->hidden, w->output_norm, c->n_embd, w->rms_eps, 1);
+    OP(matmul, w->logits, &w->output, u->normed, none, 1);
+}
+
+static void same_pools(const subject *u, const char *what)
+{
+    char *a = malloc(u->pool_bytes), *b = malloc(u->pool_bytes);
+    for (int i = 0; i < 2 * LAYERS; i++) {
+        const kv_args *ops = &u->by_ops[i / 2].kv, *walk = &u->by_walk[i / 2].kv;
+        side_get(&gpu, a, i % 2 ? ops->v : ops->k, u->pool_bytes);
+        side_get(&gpu, b, i % 2 ? walk->v : walk->k, u->pool_bytes);
+        if (memcmp(a, b, u->pool_bytes) != 0)
+            fail_msg("%s: the %s pools of layer %d differ", what, i % 2 ? "V" : "K", i / 2);
+    }
+    free(a);
+    free(b);
+}
+
+static void check_step(const subject *u, const backend_walk *walk, uint32_t position, bool head)
+{
+    char what[120];
+    const walk_desc *w = &u->w;
+    uint32_t n = u->c.n_embd;
+    float *want = malloc(4ull * n), *got = malloc(4ull * n), logits[2][VOCAB];
+    uint8_t finite[2] = {9, 9};
+    snprintf(what, sizeof what, "%s, %u wide, %u/%u heads of %u, position %u",
+             dtype_get(u->c.type)->name, n, u->c.n_heads, u->c.n_kv_heads, u->c.n_head, position);
+    OP(upload, w->rows.position, &position, 4);
+    OP(copy, w->hidden, u->hidden_in, 4ull * n);
+    by_ops(u);
+    side_get(&gpu, want, w->hidden, 4ull * n);
+    side_get(&gpu, logits[0], w->logits, sizeof logits[0]);
+    memset(logits[1], 0xff, sizeof logits[1]);
+    OP(upload, w->logits, logits[1], sizeof logits[1]);
+    OP(upload, w->finite, finite, 2);
+    OP(copy, w->hidden, u->hidden_in, 4ull * n);
+    OP(walk, walk, head);
+    side_get(&gpu, got, w->hidden, 4ull * n);
+    assert_true(same_bits(what, want, got, n));
+    side_get(&gpu, finite, w->finite, 2);
+    assert_int_equal(finite[0], 0);
+    assert_int_equal(finite[1], 0);
+    if (head) {
+        side_get(&gpu, logits[1], w->logits, sizeof logits[1]);
+        assert_true(same_bits(what, logits[0], logits[1], VOCAB));
+    }
+    same_pools(u, what);
+    free(want);
+    free(got);
+}
+
+static void close_subject(subject *u)
+{
+    for (int i = 0; i < LAYERS; i++) {
+        side_free(&gpu, u->by_ops[i].kv.k, u->pool_bytes);
+        side_free(&gpu, u->by_ops[i].kv.v, u->pool_bytes);
+        side_free(&gpu, u->by_walk[i].kv.k, u->pool_bytes);
+        side_free(&gpu, u->by_walk[i].kv.v, u->pool_bytes);
+    }
+}
+
+static backend_walk *open_walk(const walk_desc *w)
+{
+    errmsg e = {0};
+    backend_walk *walk;
+    if (gpu.b->walk_open(gpu.d, &walk, w, &e) != ST_OK) fail_msg("%s", e.text);
+    return walk;
+}
+
+static void one_launch_gives_the_ops_bits(void **state)
+{
+    (void)state;
+    static const walk_case cases[] = {
+        {DT_Q4_K, DT_Q6_K, DT_Q6_K, 4096, 14336, 32, 8, 128, 128, false, false, false},
+        {DT_F16, DT_F16, DT_F16, 512, 1024, 4, 2, 64, 64, false, false, false},
+        {DT_Q8_0, DT_Q8_0, DT_Q8_0, 2048, 8448, 32, 8, 128, 128, false, false, false},
+        {DT_BF16, DT_BF16, DT_BF16, 1024, 9216, 32, 4, 128, 128, true, false, false},
+        {DT_Q8_0, DT_F16, DT_F16, 288, 800, 6, 3, 48, 32, true, false, true},
+        {DT_Q4_0, DT_Q8_0, DT_Q6_K, 512, 768, 7, 1, 64, 64, false, true, false},
+        {DT_F16, DT_Q4_K, DT_Q5_1, 256, 256, 16, 16, 16, 16, true, true, true},
+    };
+    static const uint32_t positions[] = {0, 1, 63, 64, 255, 256, 700, 2047, 4095, 5};
+    for (uint32_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        subject u;
+        open_subject(&u, cases[i]);
+        backend_walk *walk = open_walk(&u.w);
+        assert_non_null(walk);
+        for (uint32_t p = 0; p < sizeof positions / sizeof *positions; p++)
+            check_step(&u, walk, positions[p], p % 3 != 2);
+        gpu.b->walk_close(walk);
+        close_subject(&u);
+    }
+}
+
+static void nan_is_told(void **state)
+{
+    (void)state;
+    const walk_case c = {DT_F16, DT_F16, DT_F16, 512, 1024, 4, 2, 64, 64, false, false, false};
+    subject u;
+    uint8_t finite[2];
+    float bad = NAN;
+    open_subject(&u, c);
+    backend_walk *walk = open_walk(&u.w);
+    OP(copy, u.w.hidden, u.hidden_in, 4ull * c.n_embd);
+    OP(upload, dev_offset(u.w.hidden, 400), &bad, 4);
+    OP(walk, walk, true);
+    side_get(&gpu, finite, u.w.finite, 2);
+    assert_int_equal(finite[0], 1);
+    assert_int_equal(finite[1], 1);
+    gpu.b->walk_close(walk);
+    close_subject(&u);
+}
+
+static void what_it_lacks_it_leaves_to_the_ops(void **state)
+{
+    (void)state;
+    walk_case c = {DT_F32, DT_F16, DT_F16, 512, 1024, 4, 2, 64, 64, false, false, false};
+    subject u;
+    open_subject(&u, c);
+    assert_null(open_walk(&u.w));
+    close_subject(&u);
+    c.type = DT_F16;
+    open_subject(&u, c);
+    u.by_walk[0].kv.type = DT_F32;
+    assert_null(open_walk(&u.w));
+    close_subject(&u);
+}
+
+int main(void)
+{
+    if (!gpu_begin(&cpu, &gpu, 300)) return 0;
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(one_launch_gives_the_ops_bits),
+        cmocka_unit_test(nan_is_told),
+        cmocka_unit_test(what_it_lacks_it_leaves_to_the_ops),
+    };
+    int failed = cmocka_run_group_tests_name("gpu walk", tests, NULL, NULL);
+    gpu_end(&cpu, &gpu);
+    return failed;
+}
