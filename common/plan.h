@@ -12,7 +12,9 @@
 
 /* Defaults, stated in --help. */
 #define PLAN_CTX_DEFAULT      4096u /* at most; the model's own training context if that is less */
-#define PLAN_CHUNK_DEFAULT    256u  /* rows of a prompt chunk */
+#define PLAN_CHUNK_DEFAULT    256u  /* rows of a prompt chunk; where a stage is on a GPU: */
+#define PLAN_CHUNK_CUDA       4096u /* with one stage */
+#define PLAN_CHUNK_CUDA_PIPE  1024u /* with several */
 #define PLAN_SESSIONS_DEFAULT 1u
 #define PLAN_READBACK_DEFAULT 16u
 

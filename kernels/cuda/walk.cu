@@ -286,8 +286,7 @@ int64_t cuda_walk_rings_bytes(uint32_t n_products, uint32_t x_bytes)
 
 uint32_t cuda_walk_x_bytes(uint32_t n_in, uint32_t n_head)
 {
-    uint32_t item = (uint32_t)sizeof(item_state) + n_head * (ITEM_HEADS * 4 + 2 * 2) +
-                    POOL_KEYS * (n_head + ROW_PAD) * 2;
+    uint32_t item = (uint32_t)sizeof(item_state);
     return (max(n_in * 2, item) + 127) / 128 * 128;
 }
 

@@ -1,13 +1,15 @@
 // walk_attention.cuh - attention of one row, by items: a cell of 256 keys, up to 4 heads of one KV
-// head. An item whose cell has the row's own position turns its k and writes k and v first. The
-// arithmetic is that of attention_cell.cuh, with 512 threads: thread j % 256 has key j for half of
-// the heads; keys and values pass through shared memory by 64. The last item of its heads merges.
+// head, in the arithmetic of attention_core.cuh on 16 warps. An item whose cell has the row's own
+// position turns its k and writes k and v first. A thread asks for its words of keys and values before
+// the row's q is there. The last item of its heads merges.
 #ifndef KERNELS_CUDA_WALK_ATTENTION_CUH
 #define KERNELS_CUDA_WALK_ATTENTION_CUH
 
+#include "kernels/cuda/attention_core.cuh"
 #include "kernels/cuda/walk_ring.cuh"
 
-static constexpr uint32_t ITEM_HEADS = 4, CELL_KEYS = 256, POOL_KEYS = 64, ROW_PAD = 8;
+static constexpr uint32_t ITEM_HEADS = 4, CELL_KEYS = CORE_CELL, POOL_KEYS = CORE_BLOCK;
+static constexpr uint32_t HEAD_STEPS = WALK_HEAD_MAX / 16;
 
 // 512 threads.
 __device__ __forceinline__ void meet_block()
@@ -17,12 +19,10 @@ __device__ __forceinline__ void meet_block()
 
 struct __align__(16) item_state
 {
-    float e[ITEM_HEADS][CELL_KEYS];
-    float red_m[ITEM_HEADS][8], red_l[ITEM_HEADS][8];
-    float m[ITEM_HEADS], l[ITEM_HEADS];
+    core_state st;
+    __half new_key[WALK_HEAD_MAX], new_value[WALK_HEAD_MAX]; // the row's own
+    float o[ITEM_HEADS][WALK_HEAD_MAX];
     uint32_t is_last;
-    // then the turned heads, f32 [ITEM_HEADS, n_head], the row's own k and v, f16 [2, n_head], and a
-    // tile of 64 keys or values, f16 [64, n_head + ROW_PAD]
 };
 
 struct item_of
@@ -57,138 +57,70 @@ static __device__ __forceinline__ uint64_t keys_at(const walk_args &a, uint32_t 
     return (block * a.n_kv_heads + kv_head) * POOL_KEYS * a.n_head;
 }
 
-// A thread's part of the cell's keys or values, as the pool has them: of each 64 keys two times 16
-// bytes.
-static constexpr uint32_t TILES = CELL_KEYS / POOL_KEYS;
-struct item_part
+// The thread's words of the cell, as core_cell takes them; the row's own key is not there yet.
+struct item_words
 {
-    uint4 v[TILES][2];
+    uint32_t key[2][HEAD_STEPS][2], value[CELL_KEYS / 16][2];
 
-    __device__ __forceinline__ void ask(const walk_args &a, const item_of &it, const __half *pool,
-                                        const uint64_t at[TILES])
+    __device__ __forceinline__ void ask(const walk_args &a, const walk_pools *pools,
+                                        const item_of &it, uint32_t tables_at)
     {
-        uint32_t n_chunks = a.n_head * 8;
+        uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, n = a.n_head;
+        uint32_t at0 = it.cell * CELL_KEYS, last = min(it.position, at0 + CELL_KEYS - 1);
+        uint32_t key0 = at0 + warp * 16;
+        const __half *k = (const __half *)pools->k + lane % 4 * 2 +
+                          keys_at(a, it.kv_head, tables_at, min(key0, last));
 #pragma unroll
-        for (uint32_t b = 0; b < TILES; b++) {
-            if (it.cell * CELL_KEYS + b * POOL_KEYS > it.position) break;
+        for (uint32_t j = 0; j < 2; j++) {
+            uint32_t p = key0 + j * 8 + lane / 4;
+            const __half *from = k + (uint64_t)(p % POOL_KEYS) * n;
 #pragma unroll
-            for (uint32_t c = 0; c < 2; c++)
-                v[b][c] = ((const uint4 *)(pool + at[b]))[min(threadIdx.x + c * THREADS, n_chunks - 1)];
+            for (uint32_t t = 0; t < HEAD_STEPS; t++) {
+#pragma unroll
+                for (uint32_t c = 0; c < 2; c++)
+                    key[j][t][c] = p < it.position && t * 16 < n
+                                       ? *(const uint32_t *)(from + t * 16 + c * 8)
+                                       : 0;
+            }
+        }
+#pragma unroll
+        for (uint32_t t = 0; t < CELL_KEYS / 16; t++) {
+            const __half *v = (const __half *)pools->v + warp * 8 + lane % 4 * 2 +
+                              keys_at(a, it.kv_head, tables_at, min(at0 + t * 16, last));
+#pragma unroll
+            for (uint32_t c = 0; c < 2; c++) {
+                uint32_t p = at0 + t * 16 + c * 8 + lane / 4;
+                value[t][c] = p < it.position && warp * 8 < n
+                                  ? *(const uint32_t *)(v + (uint64_t)(p % POOL_KEYS) * n)
+                                  : 0;
+            }
         }
     }
-    // Tile b to shared memory: rows of n f16 and some more, for the banks.
-    __device__ __forceinline__ void put(__half *tile, uint32_t b, uint32_t n) const
+
+    // The row's own key and value, from shared memory.
+    __device__ __forceinline__ void add_own(const item_state &st, const item_of &it, uint32_t n)
     {
-        uint32_t row_chunks = n / 8;
+        uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, q = lane % 4 * 2;
+        uint32_t own = it.position - it.cell * CELL_KEYS; // in the cell, if below CELL_KEYS
 #pragma unroll
-        for (uint32_t c = 0; c < 2; c++) {
-            uint32_t i = threadIdx.x + c * THREADS;
-            if (i >= n * 8) break;
-            *(uint4 *)(tile + i / row_chunks * (n + ROW_PAD) + i % row_chunks * 8) = v[b][c];
+        for (uint32_t j = 0; j < 2; j++) {
+            if (warp * 16 + j * 8 + lane / 4 != own) continue;
+#pragma unroll
+            for (uint32_t t = 0; t < HEAD_STEPS; t++) {
+#pragma unroll
+                for (uint32_t c = 0; c < 2; c++)
+                    if (t * 16 < n) key[j][t][c] = *(const uint32_t *)(st.new_key + t * 16 + c * 8 + q);
+            }
+        }
+#pragma unroll
+        for (uint32_t t = 0; t < CELL_KEYS / 16; t++) {
+#pragma unroll
+            for (uint32_t c = 0; c < 2; c++)
+                if (t * 16 + c * 8 + lane / 4 == own && warp * 8 < n)
+                    value[t][c] = *(const uint32_t *)(st.new_value + warp * 8 + q);
         }
     }
 };
-
-// Scores of the cell's keys, tile by tile: thread t has key t % 64 of the tile for head t / 64.
-static __device__ void score(const walk_args &a, const item_of &it, item_state &st,
-                             const item_part &keys, const float *qs, __half *tile,
-                             const __half *new_key)
-{
-    uint32_t n = a.n_head, t = threadIdx.x, j = t % POOL_KEYS, h = t / POOL_KEYS;
-#pragma unroll
-    for (uint32_t b = 0; b < TILES; b++) {
-        uint32_t key = it.cell * CELL_KEYS + b * POOL_KEYS + j;
-        if (it.cell * CELL_KEYS + b * POOL_KEYS > it.position) break;
-        meet_block();
-        keys.put(tile, b, n);
-        meet_block();
-        if (h >= it.n_heads || key > it.position) continue;
-        const __half *k = key == it.position ? new_key : tile + j * (n + ROW_PAD);
-        float s = 0;
-        for (uint32_t d = 0; d < n; d += 8) {
-            uint4 packed = *(const uint4 *)(k + d);
-            const __half *kv = (const __half *)&packed;
-            float4 q0 = *(const float4 *)(qs + h * n + d), q1 = *(const float4 *)(qs + h * n + d + 4);
-            s = __fmaf_rn(q0.x, __half2float(kv[0]), s);
-            s = __fmaf_rn(q0.y, __half2float(kv[1]), s);
-            s = __fmaf_rn(q0.z, __half2float(kv[2]), s);
-            s = __fmaf_rn(q0.w, __half2float(kv[3]), s);
-            s = __fmaf_rn(q1.x, __half2float(kv[4]), s);
-            s = __fmaf_rn(q1.y, __half2float(kv[5]), s);
-            s = __fmaf_rn(q1.z, __half2float(kv[6]), s);
-            s = __fmaf_rn(q1.w, __half2float(kv[7]), s);
-        }
-        st.e[h][b * POOL_KEYS + j] = __fmul_rn(a.attn_scale, s);
-    }
-    meet_block();
-}
-
-// Scores to e; m and l of the item's heads. Threads of 8 warps have a head's keys.
-static __device__ void weigh(const item_of &it, item_state &st)
-{
-    uint32_t j = threadIdx.x % CELL_KEYS, half = threadIdx.x / CELL_KEYS, warp = j / 32;
-    bool in = it.cell * CELL_KEYS + j <= it.position;
-    float s[ITEM_HEADS / 2];
-#pragma unroll
-    for (uint32_t i = 0; i < ITEM_HEADS / 2; i++) {
-        uint32_t h = half + 2 * i;
-        if (h >= it.n_heads) break;
-        s[i] = in ? st.e[h][j] : -INFINITY;
-        float m = s[i];
-        for (int lanes = 16; lanes >= 1; lanes /= 2)
-            m = fmaxf(m, __shfl_xor_sync(~0u, m, lanes));
-        if (threadIdx.x % 32 == 0) st.red_m[h][warp] = m;
-    }
-    meet_block();
-#pragma unroll
-    for (uint32_t i = 0; i < ITEM_HEADS / 2; i++) {
-        uint32_t h = half + 2 * i;
-        if (h >= it.n_heads) break;
-        float m = st.red_m[h][0];
-        for (int w = 1; w < 8; w++)
-            m = fmaxf(m, st.red_m[h][w]);
-        float e = in ? exp_f32(__fsub_rn(s[i], m)) : 0.0f;
-        st.e[h][j] = e;
-        if (j == 0) st.m[h] = m;
-        e = warp_sum(e);
-        if (threadIdx.x % 32 == 0) st.red_l[h][warp] = e;
-    }
-    meet_block();
-    if (threadIdx.x < it.n_heads) {
-        float l = st.red_l[threadIdx.x][0];
-        for (int w = 1; w < 8; w++)
-            l = __fadd_rn(l, st.red_l[threadIdx.x][w]);
-        st.l[threadIdx.x] = l;
-    }
-}
-
-// The thread's output: value d of head q, a chain over the keys.
-static __device__ float sum_values(const walk_args &a, const item_of &it, item_state &st,
-                                   const item_part &values, __half *tile, const __half *new_value)
-{
-    uint32_t n = a.n_head, q = threadIdx.x / n, d = threadIdx.x % n;
-    uint32_t n_keys = min(it.position + 1 - it.cell * CELL_KEYS, CELL_KEYS);
-    float acc = 0;
-#pragma unroll
-    for (uint32_t b = 0; b < TILES; b++) {
-        if (b * POOL_KEYS >= n_keys) break;
-        meet_block();
-        values.put(tile, b, n);
-        meet_block();
-        if (q >= it.n_heads) continue;
-        uint32_t keys = min(n_keys - b * POOL_KEYS, POOL_KEYS);
-        const float *e = &st.e[q][b * POOL_KEYS];
-        bool ends = it.cell * CELL_KEYS + b * POOL_KEYS + keys == it.position + 1;
-        if (ends) keys--;
-#pragma unroll 8
-        for (uint32_t j = 0; j < keys; j++)
-            acc = e[j] != 0.0f ? __fmaf_rn(e[j], __half2float(tile[j * (n + ROW_PAD) + d]), acc)
-                               : acc;
-        if (ends) acc = e[keys] != 0.0f ? __fmaf_rn(e[keys], __half2float(new_value[d]), acc) : acc;
-    }
-    meet_block(); // l is there too
-    return acc;
-}
 
 // Merge the cells of the item's heads, in ascending order.
 static __device__ void merge(const walk_args &a, const item_of &it)
@@ -234,39 +166,47 @@ static __device__ void run_item(const walk_args &a, const walk_pools *pools, con
                                 uint32_t tables_at, char *shared, const float2 *angles, M meet)
 {
     item_state &st = *(item_state *)shared;
-    uint32_t n = a.n_head, t = threadIdx.x, last = min(it.position, it.cell * CELL_KEYS + CELL_KEYS - 1);
-    float *qs = (float *)(shared + sizeof st);
-    __half *new_key = (__half *)(qs + ITEM_HEADS * n), *new_value = new_key + n;
-    __half *tile = new_value + n;
-    uint64_t at[TILES];
-#pragma unroll
-    for (uint32_t b = 0; b < TILES; b++)
-        at[b] = keys_at(a, it.kv_head, tables_at, min(it.cell * CELL_KEYS + b * POOL_KEYS, last));
-    item_part keys, values;
-    keys.ask(a, it, (const __half *)pools->k, at);
-    values.ask(a, it, (const __half *)pools->v, at);
+    uint32_t n = a.n_head, t = threadIdx.x, warp = t / 32, at0 = it.cell * CELL_KEYS;
+    item_words words;
+    words.ask(a, pools, it, tables_at);
     meet();
     meet_block(); // what the item before had in shared memory is no longer read
-    for (uint32_t i = t; i < it.n_heads * n; i += THREADS)
-        qs[i] = turned(a, angles, a.q + (uint64_t)(it.head0 + i / n) * n, i % n);
+    const float *x = a.q + (uint64_t)(it.head0 + warp) * n;
+    core_query(st.st, warp, n, a.attn_scale, [&](uint32_t d) {
+        return warp < it.n_heads ? turned(a, angles, x, d) : 0.0f;
+    });
+    if (t < CORE_QUERIES) {
+        st.st.first[t] = t < it.n_heads ? 0 : UINT32_MAX;
+        st.st.last[t] = t < it.n_heads ? it.position : 0;
+    }
     if (it.position / CELL_KEYS == it.cell) {
         uint64_t own = keys_at(a, it.kv_head, tables_at, it.position) +
                        (uint64_t)(it.position % POOL_KEYS) * n;
-        write_own(a, it, pools, own, angles, new_key, new_value);
+        write_own(a, it, pools, own, angles, st.new_key, st.new_value);
     }
-    score(a, it, st, keys, qs, tile, new_key);
-    weigh(it, st);
-    float acc = sum_values(a, it, st, values, tile, new_value);
+    meet_block();
+    words.add_own(st, it, n);
+    core_cell<WARPS, HEAD_STEPS>(
+        st.st, n, it.cell, at0, min(it.position + 1, at0 + CELL_KEYS),
+        [&](uint32_t j, uint32_t step, uint32_t c) { return words.key[j][step][c]; },
+        [&](uint32_t step, uint32_t, uint32_t c) { return words.value[step][c]; }, meet_block,
+        [&](uint32_t head, uint32_t d, float o0, float o1) {
+            if (head >= it.n_heads) return;
+            st.o[head][d] = o0;
+            st.o[head][d + 1] = o1;
+        });
+    meet_block(); // l is there too
 
     uint32_t q = t / n, d = t % n, h = it.head0 + q;
+    float acc = q < it.n_heads ? st.o[q][d] : 0;
     if (it.n_cells == 1) {
-        if (q < it.n_heads) a.attn[(uint64_t)h * n + d] = __fdiv_rn(acc, st.l[q]);
+        if (q < it.n_heads) a.attn[(uint64_t)h * n + d] = __fdiv_rn(acc, st.st.l[q]);
         return;
     }
     if (q < it.n_heads) {
         float *to = a.partial + ((uint64_t)h * a.n_cells_max + it.cell) * (n + 2);
         to[2 + d] = acc;
-        if (d < 2) to[d] = d == 0 ? st.m[q] : st.l[q];
+        if (d < 2) to[d] = d == 0 ? st.st.m[q] : st.st.l[q];
     }
     meet_block();
     if (t == 0) {

@@ -1,7 +1,6 @@
 // cuda_bench: what the products of one 8B-shaped layer reach on device 0: GB/s of weights for 1 and
-// 16 rows beside a plain read, TFLOP/s for prompts. Weights are random and many enough not to stay
-// in the cache. Usage: cuda_bench [walk: only
-// whole steps]
+// 16 rows beside a plain read. Weights are random and many enough not to stay in the cache. Prompts:
+// cuda_prompt_bench. Usage: cuda_bench [walk: only whole steps]
 extern "C" {
 #include "kernels/backend.h"
 }
@@ -261,23 +260,6 @@ int main(int argc, char **)
                    "read\n",
                    names[f], few ? 16 : 1, total[few], bytes_total / total[few] / 1e3,
                    bytes_total / total[few] / 10 / read);
-    }
-    printf("%-9s %-14s %5s %9s %9s\n", "form", "n_in x n_out", "rows", "us", "TFLOP/s");
-    for (int f = 0; f < 2; f++) {
-        for (int i = 1; i < 4; i++) {
-            for (uint32_t rows : {32u, 512u, 4096u}) {
-                uint32_t n_in = shapes[i].n_in, n_out = shapes[i].n_out;
-                cuda_matrix m = {pool, forms[f], n_in, n_out, 0};
-                double prepare = median_us(4, [&](int) {
-                    OK(cuda_prepare_rows(stream, prepared, exponents, x, n_in, rows));
-                });
-                double us = median_us(4, [&](int) {
-                    OK(cuda_matmul_many(stream, out, &m, prepared, exponents, nullptr, rows));
-                });
-                printf("%-9s %6u x %-6u %5u %9.1f %9.1f   (rows prepared in %.1f us)\n", names[f],
-                       n_in, n_out, rows, us, 2.0 * n_in * n_out * rows / us / 1e6, prepare);
-            }
-        }
     }
     return 0;
 }
