@@ -133,6 +133,7 @@ struct session {
     uint32_t *tokens;           /* [n_ctx]: what it holds, to prime it again */
     prefix_link *link;          /* [blocks_per_ctx]: its whole blocks in the table of prefixes */
     uint32_t n_links;
+    uint64_t n_adopted;         /* positions taken over that no request counts as done yet */
     sampler_params sampler;
     int32_t priority;
     bool wait, share;
