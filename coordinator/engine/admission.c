@@ -5,9 +5,14 @@
  *
  * Room is made in this order: prefixes that nobody holds (kvbooks.c does that by itself), the KV of
  * idle sessions, least recently used first, the KV of ready generations that come later in the order.
- * What is let go is primed again from the session's tokens, so that nothing but time is lost. */
+ * What is let go is primed again from the session's tokens, so that nothing but time is lost.
+ *
+ * Who takes over blocks of others waits until every stage has them in its table: only then are rows
+ * issued that rely on them. So a block that is in no open session's table is relied upon by nobody,
+ * and can be forgotten at any time. */
 #include "coordinator/engine/kvbooks.h"
 
+#include "common/log.h"
 #include "kernels/backend.h"
 
 #define PASSED_OVER_MAX 32u
@@ -177,6 +182,7 @@ static bool admit(pipeline *p, session *s)
     if (adopt(s, s->first, &why) != ST_OK || !may_begin(p, s, end)) return false;
     while (kvbooks_reserve(s, s->paused ? s->n_adopted : held, end, &why) != ST_OK)
         if (!make_room(p, s)) return false;
+    if (s->n_adopted > 0 && p->n_ops_landed < s->adopted_at) return false; /* very soon */
     for (request *r = s->first; r != NULL; r = r->next) r->unreserved = false;
     if (s->paused)
         restore(p, s, held);
@@ -193,6 +199,26 @@ void admission_run(pipeline *p)
     session *s;
     while ((s = first_of_line(p)) != NULL && admit(p, s)) {
     }
+}
+
+bool admission_needs_ops(const pipeline *p)
+{
+    if (p->n_kv_ops == 0) return false;
+    for (const session *s = p->waiting; s != NULL; s = s->waiting_next)
+        if (s->n_adopted > 0) return true;
+    return false;
+}
+
+void admission_forget(pipeline *p)
+{
+    errmsg why = {0};
+    if (p->n_pools > KV_CLASS_WINDOW) return;
+    for (uint32_t i = 0; i < p->plan.n_sessions; i++) {
+        session *s = p->sessions[i];
+        if (s == NULL || s->n_adopted == 0) continue;
+        if (kvbooks_truncate(s, 0, &why) != ST_OK) log_warn("%s", why.text);
+    }
+    prefix_forget_unheld(&p->prefixes);
 }
 
 static session *short_of_a_round(const pipeline *p)
@@ -223,8 +249,7 @@ status admission_reserve(session *s, request *r, bool *waits, errmsg *e)
     TRY(adopt(s, r, e));
     status st = kvbooks_reserve(s, s->position, end, e);
     if (st == ST_OK) {
-        *waits = false;
-        adopted(p, r);
+        *waits = s->n_adopted > 0;
         return ST_OK;
     }
     errmsg why = {0};

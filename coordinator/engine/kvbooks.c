@@ -61,6 +61,7 @@ void kvbooks_put(const session *s, kv_op_kind kind, kv_class class, uint32_t a, 
 {
     pipeline *p = s->p;
     CHECK(p->n_kv_ops < p->kv_ops_room);
+    p->n_ops_put++;
     p->kv_ops[p->n_kv_ops++] = (wire_kv_op){.kind = (uint32_t)kind,
                                             .kv_class = (uint32_t)class,
                                             .branch = s->branch,
@@ -178,12 +179,13 @@ status kvbooks_adopt(session *s, const uint32_t *tokens, uint64_t n, errmsg *e)
     while (s->n_adopted + KV_BLOCK <= n &&
            prefix_find(&p->prefixes, before, tokens + s->n_adopted, &before)) {
         kvpool_share(&p->pool[KV_CLASS_GLOBAL], before.block);
-        kvbooks_put(s, KV_ALLOC, KV_CLASS_GLOBAL, t->n, before.block, 0);
+        kvbooks_put(s, KV_ALLOC, KV_CLASS_GLOBAL, t->n, before.block, KV_BLOCK);
         s->link[t->n] = before;
         t->block[t->n++] = before.block;
         s->n_adopted += KV_BLOCK;
     }
     s->n_links = t->n;
+    s->adopted_at = p->n_ops_put;
     return ST_OK;
 }
 

@@ -218,6 +218,7 @@ static void soak(uint32_t n_stages)
     while ((int32_t)__atomic_load_n(&lives_left, __ATOMIC_RELAXED) > 0) {
         nanosleep(&(struct timespec){.tv_nsec = (long)NS_PER_MS * 20}, NULL);
         change_doors(p, &random);
+        if (random >> 60 == 0) pipeline_forget_prefixes(p);
     }
     for (uint32_t i = 0; i < N_THREADS; i++) {
         pthread_join(thread[i], NULL);
