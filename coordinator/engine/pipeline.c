@@ -253,6 +253,13 @@ void pipeline_schedule(const pipeline *p, schedule_snapshot *out)
     pthread_mutex_unlock(lock);
 }
 
+void pipeline_forget_prefixes(pipeline *p)
+{
+    pthread_mutex_lock(&p->lock);
+    admission_forget(p);
+    pthread_mutex_unlock(&p->lock);
+}
+
 void pipeline_set_step_doors(pipeline *p, const step_doors *d)
 {
     pthread_mutex_lock(&p->lock);
