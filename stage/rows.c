@@ -86,6 +86,7 @@ static status upload_rows(stage *s, uint32_t n_rows, uint32_t n_tables, errmsg *
 status stage_rows(stage *s, const wire_row *rows, uint32_t n_rows, uint32_t n_samplers, errmsg *e)
 {
     s->n_rows = s->n_samplers = 0;
+    s->walked_head = false; /* of the step before */
     if (n_rows > s->config.rows_max) {
         return errmsg_set(e, ST_PROTOCOL, "a step of %u rows: the largest has %u", n_rows,
                           s->config.rows_max);
