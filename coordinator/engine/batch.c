@@ -88,7 +88,18 @@ static void one_group(flight *f)
 #define ROUNDS_BESIDE_PROMPTS 4u
 #define ROUNDS_MAX 32u
 #define ROUNDS_NS (50 * NS_PER_MS)
+/* At the end of a step its last group still walks through N - 1 stages, and nothing follows it: of R
+ * rounds of N groups the (N - 1) / (R * N)th part. So with several groups a step is longer. */
+#define ROUNDS_GROUPS_NS (250 * NS_PER_MS)
 _Static_assert(ROUNDS_MAX <= WIRE_ROUNDS_MAX && ROUNDS_MAX <= READBACK_RING, "rounds fit");
+
+static bool several_generate(const pipeline *p)
+{
+    uint32_t n = 0;
+    for (const session *s = p->ready_first; s != NULL && n < 2; s = s->ready_next)
+        n += s->first->generation != NULL;
+    return n == 2;
+}
 
 static bool prompts_wait(const pipeline *p)
 {
@@ -100,7 +111,8 @@ static bool prompts_wait(const pipeline *p)
 /* Windows keep rows_max positions beside what the last row sees. */
 static uint32_t rounds_now(const pipeline *p)
 {
-    uint64_t n = p->round_ns == 0 ? ROUNDS_FIRST : ROUNDS_NS / p->round_ns + 1;
+    uint64_t step_ns = p->n_stages > 1 && several_generate(p) ? ROUNDS_GROUPS_NS : ROUNDS_NS;
+    uint64_t n = p->round_ns == 0 ? ROUNDS_FIRST : step_ns / p->round_ns + 1;
     if (prompts_wait(p)) n = least(n, ROUNDS_BESIDE_PROMPTS);
     return least(least(n, ROUNDS_MAX), p->plan.rows_max);
 }
