@@ -2,17 +2,18 @@
  * flight, so that none can keep another out:
  *
  * Free-running: all sessions that generate, in groups, for several rounds; one step at a time. N
- * groups keep N stages at work: what the last stage drew is there when the first one is through with
- * the groups. A round's length bounds the rounds of a step, for that is how long somebody who wants to
- * join, or to leave, waits; beside prompts they are few, so that the prompts get on.
+ * groups keep N stages at work: what the last stage drew is there when the first one is through
+ * with the groups. A round's length bounds the rounds of a step, for that is how long somebody who
+ * wants to join, or to leave, waits; beside prompts they are few, so that the prompts get on.
  *
  * Decode: one row each of many sessions. With N stages N + 1 micro-batches keep every stage at work
- * while one is on its way back; each takes an equal share of the sessions that decode. A share that is
- * not yet complete waits for the others only while every stage has a micro-batch of its own.
+ * while one is on its way back; each takes an equal share of the sessions that decode. A share that
+ * is not yet complete waits for the others only while every stage has a micro-batch of its own.
  *
  * Prompt chunks: rows of one prompt, and, where it ends before the chunk is full, of the prompts
- * behind it; a chunk is as long as chunk.h plans. Decode goes first. While sessions decode, chunks in flight are so few that a decode row
- * finds at most two chunk times of work before it; otherwise two per stage.
+ * behind it; a chunk is as long as chunk.h plans. Decode goes first. While sessions decode, chunks
+ * in flight are so few that a decode row finds at most two chunk times of work before it; otherwise
+ * two per stage.
  *
  * Sessions take turns: whoever had rows in a step goes to the end of the list. */
 #include "coordinator/engine/kvbooks.h"
@@ -157,7 +158,8 @@ static void choose_free(pipeline *p, flight *f)
         if (g == NULL) continue;
         uint32_t n = reserve(s, least(rounds, generation_rounds_left(g)));
         if (n == 0) continue;
-        f->part[f->n_parts++] = (flight_part){.r = &g->r, .first = s->position, .n_rows = 1, .rounds = n};
+        f->part[f->n_parts++] =
+            (flight_part){.r = &g->r, .first = s->position, .n_rows = 1, .rounds = n};
         if (n > f->rounds) f->rounds = n;
     }
     f->n_rows = f->n_parts;
@@ -262,7 +264,8 @@ static void choose_prime(pipeline *p, bool decoding, flight *f)
     chunk_room c = whole_chunk(p);
     f->prime = true;
     for (session *s = p->ready_first; s != NULL; s = s->ready_next) {
-        if (c.rows == 0 || (!c.asked && c.cost < 1 && f->n_rows > 0) || f->n_parts == p->parts_max) break;
+        bool full = c.rows == 0 || (!c.asked && c.cost < 1 && f->n_rows > 0);
+        if (full || f->n_parts == p->parts_max) break;
         if (!s->first->prime) continue;
         uint32_t n_rows = prime_rows(p, s->first, &c);
         if (n_rows > 0) add_part(f, s->first, n_rows);
