@@ -50,7 +50,8 @@ V16 void fixed_block(char *unit, const float *x, dtype type, uint32_t n)
             fixed_store(unit, j, v);
             sum = w16_add(sum, v);
         }
-        int32_t total = w16_sum(sum), offset = quant_offset(type) * total;
+        int32_t total = finite ? w16_sum(sum) : 0; /* NaN has no integer */
+        int32_t offset = quant_offset(type) * total;
         float f = (float)total;
         memcpy(sums, quant_has_min(type) ? (const void *)&f : (const void *)&offset, 4);
     }
