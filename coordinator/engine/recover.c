@@ -81,6 +81,7 @@ status recover_lost(pipeline *p, uint32_t s, const errmsg *why, errmsg *e)
     t->empty = true;
     p->replay.begun = false;
     p->phase = PHASE_RECOVERING;
+    admission_forget(p); /* what is in no open session's table is not replayed */
     return quiesce_others(p, e);
 }
 

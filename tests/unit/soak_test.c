@@ -2,13 +2,17 @@
  * back and dropped at random, with random priorities, shared prefixes, too little KV for all of them,
  * and doors that change meanwhile. Whatever one of them is told is what its solo run was told.
  *
- * The seed is printed; MEMRA_SOAK_SEED walks another one, MEMRA_SOAK_LIVES makes it longer. */
+ * Stages are killed meanwhile, and replaced.
+ *
+ * The seed is printed; MEMRA_SOAK_SEED walks another one, MEMRA_SOAK_LIVES makes it longer,
+ * MEMRA_SOAK_KILLS kills more often. */
 #include "tests/support/streams.h"
 #include "tests/support/tap.h"
 
 #include "common/clock.h"
 
 #include <pthread.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,15 +22,18 @@
 #define N_SESSIONS 8u  /* fewer than threads: some wait to begin */
 #define N_BLOCKS 13u   /* of the 40 that their contexts would fill */
 #define LIVES 70u      /* at each number of stages */
+#define KILLS 3u       /* of random stages, meanwhile */
 
 static stream truth[N_STREAMS];
 static uint64_t seed = 1;
-static uint32_t n_lives = LIVES;
+static uint32_t n_lives = LIVES, n_kills = KILLS;
 
 static int set_up(void **state)
 {
     (void)state;
     const char *text = getenv("MEMRA_SOAK_SEED"), *lives = getenv("MEMRA_SOAK_LIVES");
+    const char *kills = getenv("MEMRA_SOAK_KILLS");
+    if (kills != NULL) n_kills = (uint32_t)strtoul(kills, NULL, 10);
     if (text != NULL) seed = strtoull(text, NULL, 10);
     if (lives != NULL) n_lives = (uint32_t)strtoul(lives, NULL, 10);
     printf("# seed %llu, %u lives\n", (unsigned long long)seed, n_lives);
@@ -209,7 +216,7 @@ static void soak(uint32_t n_stages)
     pipeline *p = streams_pipeline(&d, N_SESSIONS, N_BLOCKS);
     pthread_t thread[N_THREADS];
     walker w[N_THREADS], sum = {0};
-    uint32_t lives_left = n_lives;
+    uint32_t lives_left = n_lives, n_kills_left = n_kills;
     uint64_t random = seed + n_stages;
     for (uint32_t i = 0; i < N_THREADS; i++) {
         w[i] = (walker){.p = p, .random = seed * 1000 + n_stages * 100 + i, .lives_left = &lives_left};
@@ -219,6 +226,12 @@ static void soak(uint32_t n_stages)
         nanosleep(&(struct timespec){.tv_nsec = (long)NS_PER_MS * 20}, NULL);
         change_doors(p, &random);
         if (random >> 60 == 0) pipeline_forget_prefixes(p);
+        if (n_kills_left > 0 && (random >> 56) % 5 == 0) {
+            stage_snapshot victim;
+            pipeline_stage(p, (uint32_t)(random >> 40) % n_stages, &victim);
+            if (victim.pid > 0) kill(victim.pid, SIGKILL);
+            n_kills_left--;
+        }
     }
     for (uint32_t i = 0; i < N_THREADS; i++) {
         pthread_join(thread[i], NULL);
