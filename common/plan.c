@@ -117,12 +117,22 @@ static status in_range(const char *what, uint64_t n, uint64_t most, errmsg *e)
                       (unsigned long long)n, (unsigned long long)most);
 }
 
+/* GPUs are fast with many rows; over several stages the chunks of a prompt overlap. */
+static uint32_t chunk_default(const doors *d)
+{
+    for (uint32_t i = 0; i < d->n_devices; i++) {
+        if (d->device[i].kind == DEVICE_CUDA)
+            return d->n_stages == 1 ? PLAN_CHUNK_CUDA : PLAN_CHUNK_CUDA_PIPE;
+    }
+    return PLAN_CHUNK_DEFAULT;
+}
+
 /* The request with its defaults filled in, checked. */
 static status settle(plan *p, const model_desc *m, const doors *d, const plan_request *r, errmsg *e)
 {
     p->n_ctx = r->n_ctx != 0 ? r->n_ctx : at_most(PLAN_CTX_DEFAULT, m->n_ctx_train);
     p->n_sessions = r->n_sessions != 0 ? r->n_sessions : PLAN_SESSIONS_DEFAULT;
-    p->rows_max = r->n_chunk != 0 ? r->n_chunk : at_most(PLAN_CHUNK_DEFAULT, p->n_ctx);
+    p->rows_max = r->n_chunk != 0 ? r->n_chunk : at_most(chunk_default(d), p->n_ctx);
     p->n_readback = r->n_readback != 0 ? r->n_readback : PLAN_READBACK_DEFAULT;
     p->kv_type = r->kv_type;
     if (d->step.prime_chunk > p->rows_max) p->rows_max = d->step.prime_chunk;
@@ -328,11 +338,23 @@ status plan_make(plan *out, const model_desc *m, const doors *d, const plan_requ
     return ST_OK;
 }
 
-/* A tied head that two stages map lies in the page cache once. */
+static bool on_device(const stage_plan *s)
+{
+    return s->device.kind == DEVICE_CUDA;
+}
+
+/* Of the host. A tied head that two stages map lies in the page cache once. What a CUDA device holds
+ * is not the host's: its weights pass through the page cache and need not stay there. */
 static uint64_t needed_bytes(const plan *p, const model_desc *m)
 {
-    uint64_t twice = m->tied && p->cuts.n_stages > 1 ? m->output.t->bytes : 0;
-    return p->total_bytes + p->weights_total_bytes - twice;
+    const stage_plan *first = &p->stage[0], *last = &p->stage[p->cuts.n_stages - 1];
+    bool twice = m->tied && first != last && !on_device(first) && !on_device(last);
+    uint64_t n = p->total_bytes + p->weights_total_bytes - (twice ? m->output.t->bytes : 0);
+    for (uint32_t s = 0; s < p->cuts.n_stages; s++) {
+        const stage_plan *sp = &p->stage[s];
+        if (on_device(sp)) n -= sp->weights_bytes + sp->kv_bytes + sp->scratch_bytes;
+    }
+    return n;
 }
 
 static uint64_t stage_bytes(const stage_plan *s)

@@ -12,7 +12,9 @@
 
 /* Defaults, stated in --help. */
 #define PLAN_CTX_DEFAULT      4096u /* at most; the model's own training context if that is less */
-#define PLAN_CHUNK_DEFAULT    256u  /* rows of a prompt chunk */
+#define PLAN_CHUNK_DEFAULT    256u  /* rows of a prompt chunk; where a stage is on a GPU: */
+#define PLAN_CHUNK_CUDA       4096u /* with one stage */
+#define PLAN_CHUNK_CUDA_PIPE  1024u /* with several */
 #define PLAN_SESSIONS_DEFAULT 1u
 #define PLAN_READBACK_DEFAULT 16u
 
@@ -77,10 +79,10 @@ typedef struct {
 MUST_USE status plan_make(plan *out, const model_desc *m, const doors *d, const plan_request *r,
                           errmsg *e);
 
-/* Compare what all stages together need, weights included (they must stay in memory to be of use),
- * with what the host has free (free_bytes; 0: unknown, fits); when it is too much, journals that may
- * go are dropped first. ST_RESOURCES naming the largest stage, what is needed, what is free and the
- * context that would fit, if any does. */
+/* Compare what all stages together need of the host, weights included (they must stay in memory to
+ * be of use; but for what lies on CUDA devices), with what it has free (free_bytes; 0: unknown,
+ * fits); when it is too much, journals that may go are dropped first. ST_RESOURCES naming the largest
+ * stage, what is needed, what is free and the context that would fit, if any does. */
 MUST_USE status plan_fits(plan *p, const model_desc *m, uint64_t free_bytes, errmsg *e);
 
 /* The pieces of a stage's scratch arena on the device, in bytes from its start, each on a border of

@@ -114,7 +114,8 @@ typedef struct {
 /* On the table of the operation's class; OPEN and FREE, of class global, on the whole branch. */
 typedef enum {
     KV_OPEN,      /* branch starts empty, under this generation */
-    KV_ALLOC,     /* table[a] = block b */
+    KV_ALLOC,     /* table[a] = block b; its first c positions hold what the branch's rows would give
+                     (a shared prefix; for the record: stages do not read c) */
     KV_FREE,      /* branch ends: its tables are gone */
     KV_TRUNCATE,  /* positions >= a are void; table entries past them are dropped */
     KV_RELEASE,   /* entries below a are let go: they have slid out of the window */

@@ -126,6 +126,9 @@ typedef struct {
 } schedule_snapshot;
 void pipeline_schedule(const pipeline *p, schedule_snapshot *out);
 
+/* Let go of the KV that is kept for its prefix alone. */
+void pipeline_forget_prefixes(pipeline *p);
+
 /* --- sessions ------------------------------------------------------------------------------------
  *
  * KV blocks are taken when rows are asked for. When there are none, a session that was opened to wait

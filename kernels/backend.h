@@ -87,6 +87,8 @@ typedef struct {
     dev_ptr live;            /* u8 [n_rows]: 0: the row writes no KV; its other results are unused */
     uint32_t n_positions;    /* every position is below it, so that a device can spread a long
                                 context; 0: not known. No bit depends on it */
+    uint32_t n_runs;         /* of live rows of one table, side by side; 0: not known. No bit depends
+                                on it */
 } row_args;
 
 /* All that a step of one live row does between its embedding and its logits, for a device that does
@@ -188,6 +190,14 @@ typedef struct {
     status (*add)(backend_queue *q, dev_ptr x, dev_ptr y, uint64_t n);
     /* flags[r] = 1 when row r of x [n_rows, n] holds NaN or infinity, else 0; u8 [n_rows]. */
     status (*check_finite)(backend_queue *q, dev_ptr flags, dev_ptr x, uint32_t n, uint32_t n_rows);
+    /* Optional (NULL), with the bits of the ops above in turn. add, then rms_norm of x: */
+    status (*add_rms_norm)(backend_queue *q, dev_ptr out, dev_ptr x, dev_ptr y, dev_ptr w,
+                           uint32_t n, float eps, uint32_t n_rows);
+    /* matmul of gate to a and of up to b, silu_mul (gelu: gelu_mul) of both, matmul of down to out; a
+     * and b, f32 [n_rows, n_ff], are scratch and hold nothing afterwards. out may be x. */
+    status (*ffn)(backend_queue *q, dev_ptr out, const dev_weight *gate, const dev_weight *up,
+                  const dev_weight *down, dev_ptr x, dev_ptr a, dev_ptr b, bool gelu,
+                  uint32_t n_rows);
     /* KV block operations, every layer's pools handed one by one: copy the first n_positions of
      * block `from` to block `to`; set a whole block to zero bytes. */
     status (*kv_copy_block)(backend_queue *q, const kv_args *kv, uint32_t to, uint32_t from,

@@ -86,6 +86,7 @@ static status upload_rows(stage *s, uint32_t n_rows, uint32_t n_tables, errmsg *
 status stage_rows(stage *s, const wire_row *rows, uint32_t n_rows, uint32_t n_samplers, errmsg *e)
 {
     s->n_rows = s->n_samplers = 0;
+    s->walked_head = false; /* of the step before */
     if (n_rows > s->config.rows_max) {
         return errmsg_set(e, ST_PROTOCOL, "a step of %u rows: the largest has %u", n_rows,
                           s->config.rows_max);
@@ -97,9 +98,12 @@ status stage_rows(stage *s, const wire_row *rows, uint32_t n_rows, uint32_t n_sa
     if (s->staged) TRY_OP(event_wait, s->staged_event);
     memcpy(HOST(s, wire_row, rows), rows, n_rows * sizeof *rows);
     TRY(upload_rows(s, n_rows, place_rows(s, rows, n_rows), e));
-    s->n_positions = 0;
+    s->n_positions = s->n_runs = 0;
     for (uint32_t i = 0; i < n_rows; i++) {
+        bool goes_on = i > 0 && (rows[i - 1].flags & ROW_LIVE) != 0 &&
+                       rows[i - 1].branch == rows[i].branch;
         if (rows[i].position >= s->n_positions) s->n_positions = rows[i].position + 1;
+        if ((rows[i].flags & ROW_LIVE) != 0 && !goes_on) s->n_runs++;
     }
     s->n_rows = n_rows;
     s->n_samplers = n_samplers;

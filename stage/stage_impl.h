@@ -35,6 +35,7 @@ struct stage {
 
     uint32_t n_rows, n_samplers; /* of the step in hand */
     uint32_t n_positions;        /* its rows' are below it */
+    uint32_t n_runs;             /* of live rows of one branch, side by side */
     bool staged;                 /* uploads of the last step may still read host memory */
     backend_event staged_event;
 };

@@ -21,7 +21,7 @@ static status attention_block(stage *s, const layer_weights *w, uint32_t layer_i
     const dev_ptr v = SCRATCH(s, v), attn = SCRATCH(s, attn);
     kv_args kv = kv_layer(&s->kv, layer_i);
     row_args rows = {SCRATCH(s, position), stage_table(s, kind), SCRATCH(s, tables),
-                     SCRATCH(s, live), s->n_positions};
+                     SCRATCH(s, live), s->n_positions, s->n_runs};
     rope_args rope = {SCRATCH(s, cos[kind]), SCRATCH(s, sin[kind]), turn->n_rot,
                       turn->kind == ROPE_NEOX};
     TRY_OP(matmul, q, &w->attn_q, normed, w->attn_q_bias, s->n_rows); /* [R, n_heads, n_head] */
@@ -42,6 +42,11 @@ static status ffn_block(stage *s, const layer_weights *w, errmsg *e)
 {
     const dev_ptr normed = SCRATCH(s, normed), gate = SCRATCH(s, gate), up = SCRATCH(s, up);
     uint64_t n = (uint64_t)s->n_rows * s->m->n_ff;
+    if (s->b->ffn != NULL) {
+        TRY_OP(ffn, normed, &w->ffn_gate, &w->ffn_up, &w->ffn_down, normed, gate, up,
+               s->m->ffn == FFN_GEGLU, s->n_rows);
+        return ST_OK;
+    }
     TRY_OP(matmul, gate, &w->ffn_gate, normed, (dev_ptr){0}, s->n_rows); /* [R, n_ff] */
     TRY_OP(matmul, up, &w->ffn_up, normed, (dev_ptr){0}, s->n_rows);
     switch (s->m->ffn) {
@@ -56,14 +61,21 @@ static status ffn_block(stage *s, const layer_weights *w, errmsg *e)
     return ST_OK;
 }
 
-/* A block's output, in normed, onto the residual stream, through its own norm if it has one. */
-static status add_block(stage *s, dev_ptr post_norm, errmsg *e)
+/* A block's output, in normed, onto the residual stream, through its own norm if it has one; then the
+ * next block's norm, if one follows, to normed. */
+static status add_block(stage *s, dev_ptr post_norm, dev_ptr next_norm, errmsg *e)
 {
     const model_desc *m = s->m;
     const dev_ptr hidden = SCRATCH(s, hidden), normed = SCRATCH(s, normed);
     if (post_norm.addr != 0)
         TRY_OP(rms_norm, normed, normed, post_norm, m->n_embd, m->rms_eps, s->n_rows);
+    if (next_norm.addr != 0 && s->b->add_rms_norm != NULL) {
+        TRY_OP(add_rms_norm, normed, hidden, normed, next_norm, m->n_embd, m->rms_eps, s->n_rows);
+        return ST_OK;
+    }
     TRY_OP(add, hidden, normed, (uint64_t)s->n_rows * m->n_embd);
+    if (next_norm.addr != 0)
+        TRY_OP(rms_norm, normed, hidden, next_norm, m->n_embd, m->rms_eps, s->n_rows);
     return ST_OK;
 }
 
@@ -71,13 +83,14 @@ static status run_layer(stage *s, uint32_t layer_i, errmsg *e)
 {
     const model_desc *m = s->m;
     const layer_weights *w = &s->w.layer[layer_i];
-    const dev_ptr hidden = SCRATCH(s, hidden), normed = SCRATCH(s, normed);
-    TRY_OP(rms_norm, normed, hidden, w->attn_norm, m->n_embd, m->rms_eps, s->n_rows);
+    if (layer_i == 0)
+        TRY_OP(rms_norm, SCRATCH(s, normed), SCRATCH(s, hidden), w->attn_norm, m->n_embd, m->rms_eps,
+               s->n_rows);
     TRY(attention_block(s, w, layer_i, e));
-    TRY(add_block(s, w->attn_post_norm, e));
-    TRY_OP(rms_norm, normed, hidden, w->ffn_norm, m->n_embd, m->rms_eps, s->n_rows);
+    TRY(add_block(s, w->attn_post_norm, w->ffn_norm, e));
     TRY(ffn_block(s, w, e));
-    return add_block(s, w->ffn_post_norm, e);
+    const dev_ptr next = layer_i + 1 < s->n_layers ? w[1].attn_norm : (dev_ptr){0};
+    return add_block(s, w->ffn_post_norm, next, e);
 }
 
 status stage_check_finite(const stage *s, errmsg *e)

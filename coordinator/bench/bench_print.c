@@ -7,9 +7,17 @@
 
 #define CUTS_BYTES 512u
 
+/* Every stage reads its weights from the memory whose bandwidth was measured. */
+static bool on_host(const bench_test *t)
+{
+    for (uint32_t s = 0; s < t->plan.cuts.n_stages; s++)
+        if (t->plan.stage[s].device.kind != DEVICE_CPU) return false;
+    return true;
+}
+
 static double share(const bench_result *r, const bench_test *t)
 {
-    if (!t->generation || r->bandwidth.bytes_per_s <= 0) return 0;
+    if (!on_host(t) || !t->generation || r->bandwidth.bytes_per_s <= 0) return 0;
     return t->tokens_per_s.mean * t->bytes_per_token / r->bandwidth.bytes_per_s;
 }
 
@@ -63,9 +71,11 @@ static void md_test(const bench_result *r, const bench_test *t)
     printf("| %s | %u | %s | %s | %s | %.2f ± %.2f | %.2f (%.2f .. %.2f) | ", r->model,
            t->plan.cuts.n_stages, cuts, kv_name(t), name, s->mean, s->sd, s->median, s->min,
            s->max);
-    if (t->generation)
+    if (t->generation && on_host(t))
         printf("%.2f | %.1f %%%s | ", t->bytes_per_token / 1e6, 100 * share(r, t),
                cached(r) ? " *" : "");
+    else if (t->generation)
+        printf("%.2f | - | ", t->bytes_per_token / 1e6);
     else
         printf("- | - | ");
     for (uint32_t i = 0; i < t->plan.cuts.n_stages; i++)

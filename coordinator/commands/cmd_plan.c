@@ -58,6 +58,18 @@ static status print_boundaries(const plan *p, const doors *d, const gpu_list *gp
     return ST_OK;
 }
 
+static status print_gpus(const plan *p, const gpu_list *gpus, errmsg *e)
+{
+    for (uint32_t i = 0; i < gpus->n; i++) {
+        char a[OUTPUT_BYTES_TEXT], b[OUTPUT_BYTES_TEXT];
+        uint64_t need = placement_gpu_bytes(p, gpus, gpus->at[i].ordinal);
+        if (need == 0) continue;
+        TRY(output_line(e, "cuda:%u: at least %s, free: %s", gpus->at[i].ordinal,
+                        output_bytes(a, need), output_bytes(b, gpus->at[i].memory_free_bytes)));
+    }
+    return ST_OK;
+}
+
 static status print_table(const preview *v, const doors *doors_, const gpu_list *gpus,
                           uint64_t free_bytes, errmsg *e)
 {
@@ -72,6 +84,7 @@ static status print_table(const preview *v, const doors *doors_, const gpu_list 
     if (p->cuts.moved) TRY(output_line(e, "an even cut was moved off a place the model forbids"));
     TRY(print_stages(p, e));
     TRY(print_boundaries(p, doors_, gpus, e));
+    TRY(print_gpus(p, gpus, e));
     char d[OUTPUT_BYTES_TEXT];
     TRY(output_line(e, "coordinator: readback %s, run block %s, journal %s, itself %s",
                     output_bytes(a, p->readback_bytes), output_bytes(b, p->run_block_bytes),
@@ -144,7 +157,8 @@ static status make_plan(common_options *c, errmsg *e)
     TRY_DONE(s, placement_resolve(&c->doors, &gpus, e));
     TRY_DONE(s, preview_open(&v, c, e));
     uint64_t free_bytes = inventory_memory_available();
-    status fits = plan_fits(v.plan, v.model, free_bytes, &fit);
+    status fits = placement_fits(v.plan, &gpus, &fit);
+    if (fits == ST_OK) fits = plan_fits(v.plan, v.model, free_bytes, &fit);
     TRY_DONE(s, c->json ? print_json(&v, &c->doors, &gpus, free_bytes, fits == ST_OK, e)
                         : print_table(&v, &c->doors, &gpus, free_bytes, e));
     if (fits != ST_OK) s = errmsg_set(e, fits, "%s", fit.text);

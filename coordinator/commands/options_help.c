@@ -25,8 +25,8 @@ void options_shared(option out[N_SHARED], common_options *c, shared_texts *t)
          "bound of the KV cache over all stages. Default: sessions x ctx", &c->plan.kv_bytes, 1,
          18446744073709551615.0},
         {"journal-bytes", 0, OPTION_U64, "BYTES",
-         "bound of the memory that keeps what crossed boundaries, for a stage that must be\nreplaced; "
-         "0: none, rows walk all stages again. Default: all that the KV cache\nholds, where that fits",
+         "bound of the memory that keeps rows that crossed boundaries, to replace a stage with; 0: "
+         "none, they walk all stages again. Default: all that fill the KV cache, where that fits",
          &c->plan.journal_bytes, 0, 18446744073709551615.0},
         {"kv-type", 0, OPTION_TEXT, "TYPE", "type of the KV cache: f32, f16 or bf16. Default: f16",
          &t->kv_type, 0, 0},
@@ -52,8 +52,8 @@ void options_shared(option out[N_SHARED], common_options *c, shared_texts *t)
          "give a stage up that shows no progress in a step for so long. Default: 5",
          &t->hang_timeout_s, TIMEOUT_S_MIN, TIMEOUT_S_MAX},
         {"restarts", 0, OPTION_U32, "N",
-         "replace a lost stage at most N times within the window, 0 to 64; requests wait\nmeanwhile. "
-         "0: the run ends with the first loss. Default: 10",
+         "replace a lost stage at most N times within the window, 0 to 64; 0: the run ends with the "
+         "first loss. Default: 10",
          &c->restarts, 0, RESTARTS_MAX},
         {"restart-window", 0, OPTION_F32, "SECONDS", "that window. Default: 60", &t->restart_window_s,
          TIMEOUT_S_MIN, TIMEOUT_S_MAX},

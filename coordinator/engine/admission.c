@@ -5,9 +5,14 @@
  *
  * Room is made in this order: prefixes that nobody holds (kvbooks.c does that by itself), the KV of
  * idle sessions, least recently used first, the KV of ready generations that come later in the order.
- * What is let go is primed again from the session's tokens, so that nothing but time is lost. */
+ * What is let go is primed again from the session's tokens, so that nothing but time is lost.
+ *
+ * Who takes over blocks of others waits until every stage has them in its table: only then are rows
+ * issued that rely on them. So a block that is in no open session's table is relied upon by nobody,
+ * and can be forgotten at any time. */
 #include "coordinator/engine/kvbooks.h"
 
+#include "common/log.h"
 #include "kernels/backend.h"
 
 #define PASSED_OVER_MAX 32u
@@ -95,7 +100,13 @@ static session *last_generation(const pipeline *p)
 
 static bool pause_generation(pipeline *p, session *s)
 {
+    generation *g = s->first->generation;
     if (!let_go(p, s)) return false;
+    if (g->cancelled) { /* it need not come back */
+        g->end = GENERATE_CANCELLED;
+        schedule_withdraw(p, g);
+        return true;
+    }
     schedule_unready(p, s);
     schedule_ready(p, s); /* in line, as it has no KV */
     return true;
@@ -118,24 +129,23 @@ static uint64_t held_before(const session *s)
 }
 
 /* Take over what others hold of the tokens that would be primed; the last token of a request is
- * walked in any case. *n: positions, those of an earlier try too. */
-static status adopt(session *s, const request *r, uint64_t *n, errmsg *e)
+ * walked in any case. An earlier try's remain: s->n_adopted. */
+static status adopt(session *s, const request *r, errmsg *e)
 {
-    *n = 0;
-    if (!s->paused && r->first_position > 0) return ST_OK; /* what it holds is its own */
-    if (s->table[KV_CLASS_GLOBAL].n > 0)
-        *n = (uint64_t)s->table[KV_CLASS_GLOBAL].n * KV_BLOCK;
-    else if (s->paused)
-        return kvbooks_adopt(s, s->tokens, held_before(s), n, e);
-    else if (r->prime && r->logits == NULL)
-        return kvbooks_adopt(s, r->tokens, r->n_tokens - 1, n, e);
-    return ST_OK;
+    if (s->table[KV_CLASS_GLOBAL].n > 0) return ST_OK;
+    if (s->paused) return kvbooks_adopt(s, s->tokens, held_before(s), e);
+    if (!r->prime || r->logits != NULL || r->first_position > 0) return ST_OK;
+    return kvbooks_adopt(s, r->tokens, r->n_tokens - 1, e);
 }
 
-static void adopted(pipeline *p, request *r, uint64_t n)
+/* What its session took over is done of r, its first request. */
+static void adopted(pipeline *p, request *r)
 {
-    r->n_issued = r->n_done = n;
-    p->n_shared_rows += n;
+    session *s = r->session;
+    if (s->n_adopted == 0) return;
+    r->n_issued = r->n_done = s->n_adopted;
+    p->n_shared_rows += s->n_adopted;
+    s->n_adopted = 0;
 }
 
 /* A session that was let go begins again only while those that generate have a block left each: they
@@ -153,7 +163,7 @@ static bool may_begin(const pipeline *p, const session *s, uint64_t end)
     return n_running == 0 || need + n_running <= free_blocks;
 }
 
-static void restore(pipeline *p, session *s, uint64_t n, uint64_t n_adopted)
+static void restore(pipeline *p, session *s, uint64_t n)
 {
     s->paused = false;
     s->restore = (request){.session = s,
@@ -161,23 +171,23 @@ static void restore(pipeline *p, session *s, uint64_t n, uint64_t n_adopted)
                            .n_tokens = n,
                            .prime = true,
                            .restores = true};
-    adopted(p, &s->restore, n_adopted);
-    if (n_adopted < n) schedule_push(p, &s->restore);
+    adopted(p, &s->restore);
+    if (s->restore.n_issued < n) schedule_push(p, &s->restore);
 }
 
 static bool admit(pipeline *p, session *s)
 {
-    uint64_t held = held_before(s), end = s->position + (s->first->generation != NULL), n_adopted;
+    uint64_t held = held_before(s), end = s->position + (s->first->generation != NULL);
     errmsg why = {0};
-    if (adopt(s, s->first, &n_adopted, &why) != ST_OK) return false;
-    if (!may_begin(p, s, end)) return false;
-    while (kvbooks_reserve(s, s->paused ? n_adopted : held, end, &why) != ST_OK)
+    if (adopt(s, s->first, &why) != ST_OK || !may_begin(p, s, end)) return false;
+    while (kvbooks_reserve(s, s->paused ? s->n_adopted : held, end, &why) != ST_OK)
         if (!make_room(p, s)) return false;
+    if (s->n_adopted > 0 && p->n_ops_landed < s->adopted_at) return false; /* very soon */
     for (request *r = s->first; r != NULL; r = r->next) r->unreserved = false;
     if (s->paused)
-        restore(p, s, held, n_adopted);
-    else if (n_adopted > 0)
-        adopted(p, s->first, n_adopted);
+        restore(p, s, held);
+    else
+        adopted(p, s->first);
     admission_leave(p, s);
     p->n_admitted++;
     schedule_ready(p, s);
@@ -189,6 +199,26 @@ void admission_run(pipeline *p)
     session *s;
     while ((s = first_of_line(p)) != NULL && admit(p, s)) {
     }
+}
+
+bool admission_needs_ops(const pipeline *p)
+{
+    if (p->n_kv_ops == 0) return false;
+    for (const session *s = p->waiting; s != NULL; s = s->waiting_next)
+        if (s->n_adopted > 0) return true;
+    return false;
+}
+
+void admission_forget(pipeline *p)
+{
+    errmsg why = {0};
+    if (p->n_pools > KV_CLASS_WINDOW) return;
+    for (uint32_t i = 0; i < p->plan.n_sessions; i++) {
+        session *s = p->sessions[i];
+        if (s == NULL || s->n_adopted == 0) continue;
+        if (kvbooks_truncate(s, 0, &why) != ST_OK) log_warn("%s", why.text);
+    }
+    prefix_forget_unheld(&p->prefixes);
 }
 
 static session *short_of_a_round(const pipeline *p)
@@ -213,19 +243,17 @@ void admission_press(pipeline *p)
 status admission_reserve(session *s, request *r, bool *waits, errmsg *e)
 {
     pipeline *p = s->p;
-    uint64_t n_adopted = 0, end = s->position + r->n_tokens;
+    uint64_t end = s->position + r->n_tokens;
     *waits = true;
     if (s->paused || s->waiting || (s->wait && p->waiting != NULL)) return ST_OK;
-    TRY(adopt(s, r, &n_adopted, e));
+    TRY(adopt(s, r, e));
     status st = kvbooks_reserve(s, s->position, end, e);
     if (st == ST_OK) {
-        *waits = false;
-        if (n_adopted > 0) adopted(p, r, n_adopted);
+        *waits = s->n_adopted > 0;
         return ST_OK;
     }
     errmsg why = {0};
-    if (n_adopted > 0) TRY(kvbooks_truncate(s, 0, &why));
-    if (!s->wait) return st;
-    errmsg_clear(e);
-    return ST_OK;
+    if (s->wait) errmsg_clear(e);
+    else if (s->n_adopted > 0) TRY(kvbooks_truncate(s, 0, &why));
+    return s->wait ? ST_OK : st;
 }

@@ -5,17 +5,18 @@
  * the next kind; N such steps keep N stages at work. There is one of the two kinds at a time.
  *
  * Free-running: all sessions that generate, in groups, for several rounds; one step at a time. N
- * groups keep N stages at work: what the last stage drew is there when the first one is through with
- * the groups. A round's length bounds the rounds of a step, for that is how long somebody who wants to
- * join, or to leave, waits; beside prompts they are few, so that the prompts get on.
+ * groups keep N stages at work: what the last stage drew is there when the first one is through
+ * with the groups. A round's length bounds the rounds of a step, for that is how long somebody who
+ * wants to join, or to leave, waits; beside prompts they are few, so that the prompts get on.
  *
  * Decode: one row each of many sessions. With N stages N + 1 micro-batches keep every stage at work
- * while one is on its way back; each takes an equal share of the sessions that decode. A share that is
- * not yet complete waits for the others only while every stage has a micro-batch of its own.
+ * while one is on its way back; each takes an equal share of the sessions that decode. A share that
+ * is not yet complete waits for the others only while every stage has a micro-batch of its own.
  *
  * Prompt chunks: rows of one prompt, and, where it ends before the chunk is full, of the prompts
- * behind it; a chunk is as long as chunk.h plans. Decode goes first. While sessions decode, chunks in flight are so few that a decode row
- * finds at most two chunk times of work before it; otherwise two per stage.
+ * behind it; a chunk is as long as chunk.h plans. Decode goes first. While sessions decode, chunks
+ * in flight are so few that a decode row finds at most two chunk times of work before it; otherwise
+ * two per stage.
  *
  * Sessions take turns: whoever had rows in a step goes to the end of the list. */
 #include "coordinator/engine/kvbooks.h"
@@ -97,7 +98,18 @@ static void one_group(flight *f)
 #define ROUNDS_BETWEEN_DRAFTS 8u /* while there were none, but they were worth it before */
 #define ROUNDS_MAX 32u
 #define ROUNDS_NS (50 * NS_PER_MS)
+/* At the end of a step its last group still walks through N - 1 stages, and nothing follows it: of R
+ * rounds of N groups the (N - 1) / (R * N)th part. So with several groups a step is longer. */
+#define ROUNDS_GROUPS_NS (250 * NS_PER_MS)
 _Static_assert(ROUNDS_MAX <= WIRE_ROUNDS_MAX && ROUNDS_MAX <= READBACK_RING, "rounds fit");
+
+static bool several_generate(const pipeline *p)
+{
+    uint32_t n = 0;
+    for (const session *s = p->ready_first; s != NULL && n < 2; s = s->ready_next)
+        n += s->first->generation != NULL;
+    return n == 2;
+}
 
 static bool prompts_wait(const pipeline *p)
 {
@@ -109,7 +121,8 @@ static bool prompts_wait(const pipeline *p)
 /* Windows keep rows_max positions beside what the last row sees. */
 static uint32_t rounds_now(const pipeline *p)
 {
-    uint64_t n = p->round_ns == 0 ? ROUNDS_FIRST : ROUNDS_NS / p->round_ns + 1;
+    uint64_t step_ns = p->n_stages > 1 && several_generate(p) ? ROUNDS_GROUPS_NS : ROUNDS_NS;
+    uint64_t n = p->round_ns == 0 ? ROUNDS_FIRST : step_ns / p->round_ns + 1;
     if (prompts_wait(p)) n = least(n, ROUNDS_BESIDE_PROMPTS);
     if (p->verify.on) n = least(n, ROUNDS_BETWEEN_DRAFTS);
     return least(least(n, ROUNDS_MAX), p->plan.rows_max);
@@ -153,7 +166,8 @@ static void choose_free(pipeline *p, flight *f)
         uint32_t most_rounds = g->limits.draft_always ? 1 : rounds;
         uint32_t n = batch_reserve(s, least(most_rounds, generation_rounds_left(g)));
         if (n == 0) continue;
-        f->part[f->n_parts++] = (flight_part){.r = &g->r, .first = s->position, .n_rows = 1, .rounds = n};
+        f->part[f->n_parts++] =
+            (flight_part){.r = &g->r, .first = s->position, .n_rows = 1, .rounds = n};
         if (n > f->rounds) f->rounds = n;
     }
     f->n_rows = f->n_parts;
@@ -269,7 +283,8 @@ static void choose_prime(pipeline *p, bool decoding, flight *f)
     chunk_room c = whole_chunk(p);
     f->prime = true;
     for (session *s = p->ready_first; s != NULL; s = s->ready_next) {
-        if (c.rows == 0 || (!c.asked && c.cost < 1 && f->n_rows > 0) || f->n_parts == p->parts_max) break;
+        bool full = c.rows == 0 || (!c.asked && c.cost < 1 && f->n_rows > 0);
+        if (full || f->n_parts == p->parts_max) break;
         if (!s->first->prime) continue;
         uint32_t n_rows = prime_rows(p, s->first, &c);
         if (n_rows > 0) add_part(f, s->first, n_rows);

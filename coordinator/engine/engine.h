@@ -161,6 +161,7 @@ typedef struct {
     uint32_t n_pieces;          /* groups of all rounds that have come back, since it was issued */
     uint32_t n_taken;           /* those whose results were taken: no fewer when it is issued again */
     uint64_t issued_ns;
+    uint64_t ops_end;           /* operations put that it, or a step before it, carries */
     flight_part *part;          /* [parts_max] */
     flight_result *result;      /* [results_max] */
     unsigned char *body;        /* [body_bytes], room grows */
@@ -183,6 +184,8 @@ struct session {
     uint32_t *tokens;           /* [n_ctx]: what it holds, to prime it again, and to find drafts */
     prefix_link *link;          /* [blocks_per_ctx]: its whole blocks in the table of prefixes */
     uint32_t n_links;
+    uint64_t n_adopted;         /* positions taken over that no request counts as done yet */
+    uint64_t adopted_at;        /* operations put when they were */
     sampler_params sampler;
     int32_t priority;
     bool wait, share;
@@ -268,6 +271,7 @@ struct pipeline {
     chunk_costs chunk_costs;
     wire_kv_op *kv_ops;         /* to go with the next steps, in order; grows */
     uint32_t n_kv_ops, kv_ops_room;
+    uint64_t n_ops_put, n_ops_landed; /* of all time; the latter by steps that came back */
 
     /* books */
     kvpool pool[KV_POOLS];      /* by class */
@@ -368,6 +372,11 @@ static inline bool admission_wants(const session *s)
 void admission_wait(pipeline *p, session *s); /* in line */
 void admission_leave(pipeline *p, session *s);
 void admission_run(pipeline *p);              /* whoever can be given KV becomes ready */
+/* Somebody waits for the operations that are due to have been applied. */
+bool admission_needs_ops(const pipeline *p);
+/* What is held for its prefix alone is let go of, and what was taken over of it and is not yet relied
+ * upon: afterwards every block that anybody has, or will have, is in the table of an open session. */
+void admission_forget(pipeline *p);
 /* Ready generations have KV for one round at least, or wait; one whose restoring rows are in flight may
  * lack it. No generation is in flight. */
 void admission_press(pipeline *p);

@@ -61,6 +61,7 @@ void kvbooks_put(const session *s, kv_op_kind kind, kv_class class, uint32_t a, 
 {
     pipeline *p = s->p;
     CHECK(p->n_kv_ops < p->kv_ops_room);
+    p->n_ops_put++;
     p->kv_ops[p->n_kv_ops++] = (wire_kv_op){.kind = (uint32_t)kind,
                                             .kv_class = (uint32_t)class,
                                             .branch = s->branch,
@@ -167,23 +168,24 @@ status kvbooks_reserve(session *s, uint64_t from, uint64_t end, errmsg *e)
 
 /* --- prefixes --- */
 
-status kvbooks_adopt(session *s, const uint32_t *tokens, uint64_t n, uint64_t *n_taken, errmsg *e)
+status kvbooks_adopt(session *s, const uint32_t *tokens, uint64_t n, errmsg *e)
 {
     pipeline *p = s->p;
     session_table *t = &s->table[KV_CLASS_GLOBAL];
     prefix_link before = {0};
-    *n_taken = 0;
     if (p->n_pools > KV_CLASS_WINDOW || !s->share) return ST_OK;
-    CHECK(t->n == 0);
+    CHECK(t->n == 0 && s->n_adopted == 0);
     TRY(kvbooks_room(p, n / KV_BLOCK, e));
-    while (*n_taken + KV_BLOCK <= n && prefix_find(&p->prefixes, before, tokens + *n_taken, &before)) {
+    while (s->n_adopted + KV_BLOCK <= n &&
+           prefix_find(&p->prefixes, before, tokens + s->n_adopted, &before)) {
         kvpool_share(&p->pool[KV_CLASS_GLOBAL], before.block);
-        kvbooks_put(s, KV_ALLOC, KV_CLASS_GLOBAL, t->n, before.block, 0);
+        kvbooks_put(s, KV_ALLOC, KV_CLASS_GLOBAL, t->n, before.block, KV_BLOCK);
         s->link[t->n] = before;
         t->block[t->n++] = before.block;
-        *n_taken += KV_BLOCK;
+        s->n_adopted += KV_BLOCK;
     }
     s->n_links = t->n;
+    s->adopted_at = p->n_ops_put;
     return ST_OK;
 }
 
@@ -290,6 +292,7 @@ status kvbooks_truncate(session *s, uint64_t n, errmsg *e)
         shorten(s, (kv_class)k, blocks_of(n));
     }
     if (s->n_links > n / KV_BLOCK) s->n_links = (uint32_t)(n / KV_BLOCK);
+    if (s->n_adopted > n) s->n_adopted = n / KV_BLOCK * KV_BLOCK;
     window_set(s, n);
     return ST_OK;
 }

@@ -31,10 +31,9 @@ void kvbooks_put(const session *s, kv_op_kind kind, kv_class class, uint32_t a, 
  * nobody holds are let go for them. ST_RESOURCES: not enough; nothing has changed. */
 MUST_USE status kvbooks_reserve(session *s, uint64_t from, uint64_t end, errmsg *e);
 
-/* Take over the blocks of others that hold the same tokens from position 0 on: s holds none. *n_taken:
- * positions, whole blocks, at most n. ST_RESOURCES: no memory for the operations. */
-MUST_USE status kvbooks_adopt(session *s, const uint32_t *tokens, uint64_t n, uint64_t *n_taken,
-                              errmsg *e);
+/* Take over the blocks of others that hold the same tokens from position 0 on: s holds none.
+ * s->n_adopted: positions, whole blocks, at most n. ST_RESOURCES: no memory for the operations. */
+MUST_USE status kvbooks_adopt(session *s, const uint32_t *tokens, uint64_t n, errmsg *e);
 /* The rows below n_done are done: let others have its whole blocks. */
 void kvbooks_offer(session *s, uint64_t n_done);
 

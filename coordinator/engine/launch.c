@@ -211,6 +211,7 @@ void launch_reaped(pipeline *p, uint32_t s)
 {
     stage_slot *t = &p->stage[s];
     child_destroy(&t->process);
+    rundir_forget_process(&p->dir, t->pid);
     if (t->socket != NULL) zmq_close(t->socket);
     t->socket = NULL;
     unlink(t->endpoint + strlen("ipc://")); /* which zeromq would only leave to the run's end */

@@ -49,14 +49,16 @@ static void empty(mirror *m, mirror_branch *b)
     for (uint32_t k = 0; k < m->n_pools; k++) b->table[k].first = b->table[k].n = 0;
 }
 
-static void alloc(mirror *m, mirror_branch *b, kv_class class, uint32_t entry, uint32_t block)
+/* held: positions of the block that hold the branch's rows, for it was another's (a shared prefix). */
+static void alloc(mirror *m, mirror_branch *b, kv_class class, uint32_t entry, uint32_t block,
+                  uint32_t held)
 {
     mirror_table *t = &b->table[class];
     CHECK(entry <= t->n && entry >= t->first && block < m->n_blocks[class]);
     t->block[entry] = block;
     if (entry == t->n) t->n++;
     if (class != KV_CLASS_GLOBAL) return;
-    uint32_t end = entry * KV_BLOCK + m->copied[block];
+    uint32_t end = entry * KV_BLOCK + (held > m->copied[block] ? held : m->copied[block]);
     if (b->n >= entry * KV_BLOCK && end > b->n) b->n = end;
     m->copied[block] = 0;
 }
@@ -94,7 +96,7 @@ static void apply(mirror *m, const wire_kv_op *op)
         empty(m, b);
         return;
     case KV_ALLOC:
-        alloc(m, b, class, op->a, op->b);
+        alloc(m, b, class, op->a, op->b, op->c);
         return;
     case KV_FREE:
         b->open = false;

@@ -62,6 +62,7 @@ static status open_model(pipeline *p, uint64_t *in_memory, errmsg *e)
 
 static status read_and_plan(pipeline *p, errmsg *e)
 {
+    TRY(doors_unsplit(&p->doors, p->doors.n_stages, e));
     TRY(placement_resolve(&p->doors, &p->gpus, e));
     uint64_t in_memory;
     TRY(open_model(p, &in_memory, e));
@@ -69,6 +70,7 @@ static status read_and_plan(pipeline *p, errmsg *e)
     if (p->model == NULL) return errmsg_set(e, ST_RESOURCES, "no memory for the model description");
     TRY(model_read(p->model, p->file, e));
     TRY(placement_plan(&p->plan, p->model, &p->doors, &p->o.plan, e));
+    TRY(placement_fits(&p->plan, &p->gpus, e));
     uint64_t available = inventory_memory_available();
     TRY(plan_fits(&p->plan, p->model, available > 0 ? available + in_memory : 0, e));
     p->n_stages = p->plan.cuts.n_stages;
@@ -258,6 +260,13 @@ void pipeline_schedule(const pipeline *p, schedule_snapshot *out)
                                .n_blocks_cached = p->prefixes.n_entries};
     for (const session *s = p->waiting; s != NULL; s = s->waiting_next) out->n_waiting++;
     pthread_mutex_unlock(lock);
+}
+
+void pipeline_forget_prefixes(pipeline *p)
+{
+    pthread_mutex_lock(&p->lock);
+    admission_forget(p);
+    pthread_mutex_unlock(&p->lock);
 }
 
 void pipeline_set_step_doors(pipeline *p, const step_doors *d)

@@ -92,6 +92,12 @@ static void forget(prefix_table *t, uint32_t block)
     kvpool_drop(t->pool, block);
 }
 
+void prefix_forget_unheld(prefix_table *t)
+{
+    for (uint32_t i = 0; t->n_entries > 0 && i < t->pool->n_blocks; i++)
+        if (t->entry[i].serial != 0 && t->pool->refs[i] == 1) forget(t, i);
+}
+
 bool prefix_evict(prefix_table *t)
 {
     uint32_t oldest = NONE;

@@ -54,4 +54,8 @@ MUST_USE bool prefix_enter(prefix_table *t, uint32_t block, prefix_link parent,
  * that none follows. False: there is none. */
 MUST_USE bool prefix_evict(prefix_table *t);
 
+/* Forget every block that nobody else holds, also those that others follow: what is left is in the
+ * tables of open sessions. */
+void prefix_forget_unheld(prefix_table *t);
+
 #endif

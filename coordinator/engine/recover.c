@@ -81,6 +81,7 @@ status recover_lost(pipeline *p, uint32_t s, const errmsg *why, errmsg *e)
     t->empty = true;
     p->replay.begun = false;
     p->phase = PHASE_RECOVERING;
+    admission_forget(p); /* what is in no open session's table is not replayed */
     return quiesce_others(p, e);
 }
 
@@ -201,6 +202,7 @@ status recover_turn(pipeline *p, errmsg *e)
     if (!all_in(p, SLOT_ATTACHED) || !all_probed(p)) return ST_OK;
     if (!p->replay.begun) {
         p->attached_ns = now_ns();
+        admission_forget(p); /* what no session holds is not replayed */
         replay_begin(p, must_go_through(p));
     }
     bool done = false;

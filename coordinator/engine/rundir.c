@@ -150,12 +150,24 @@ status rundir_open(rundir *out, const char *base_given, errmsg *e)
     return ST_OK;
 }
 
+static void process_path(char out[RUNDIR_PATH_MAX + 16], const rundir *r, pid_t pid)
+{
+    snprintf(out, RUNDIR_PATH_MAX + 16, "%s/p%d", r->path, (int)pid);
+}
+
 void rundir_note_process(const rundir *r, pid_t pid)
 {
     char path[RUNDIR_PATH_MAX + 16];
-    snprintf(path, sizeof path, "%s/p%d", r->path, (int)pid);
+    process_path(path, r, pid);
     int fd = open(path, O_CREAT | O_EXCL | O_WRONLY | O_CLOEXEC | O_NOFOLLOW, 0600);
     if (fd >= 0) close(fd);
+}
+
+void rundir_forget_process(const rundir *r, pid_t pid)
+{
+    char path[RUNDIR_PATH_MAX + 16];
+    process_path(path, r, pid);
+    unlink(path);
 }
 
 void rundir_close(rundir *r)

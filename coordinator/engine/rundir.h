@@ -30,6 +30,8 @@ void rundir_close(rundir *r);
 
 /* Remember that this run started the process. What cannot be written is not remembered. */
 void rundir_note_process(const rundir *r, pid_t pid);
+/* It is reaped, and what it left is removed. */
+void rundir_forget_process(const rundir *r, pid_t pid);
 
 /* Call visit for each live run below base ("run-PID-N" directories whose lock is held). Returns their
  * number. No base directory: 0. */

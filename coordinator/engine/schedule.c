@@ -267,6 +267,7 @@ static status make_body(pipeline *p, flight *f, errmsg *e)
     memcpy(stops + d.step->n_stops, f->group_end, f->n_groups * sizeof *f->group_end);
     f->body_bytes = wire_step_bytes(d.step) - sizeof(wire_header);
     p->n_kv_ops -= most.n_kv_ops;
+    f->ops_end = p->n_ops_put - p->n_kv_ops;
     memmove(p->kv_ops, p->kv_ops + most.n_kv_ops, p->n_kv_ops * sizeof *p->kv_ops);
     return ST_OK;
 }
@@ -331,8 +332,13 @@ status schedule_issue(pipeline *p, errmsg *e)
         CHECK(f != NULL);
         clear(f);
         batch_choose(p, f);
-        if (f->n_parts == 0) return ST_OK;
-        TRY(issue(p, f, e));
+        if (f->n_parts == 0 && !admission_needs_ops(p)) return ST_OK;
+        if (f->n_parts == 0) {
+            clear(f);
+            TRY(send_step(p, f, e));
+        } else {
+            TRY(issue(p, f, e));
+        }
     }
     return ST_OK;
 }
@@ -522,6 +528,7 @@ static status land(pipeline *p, flight *f, errmsg *e)
     mirror_flight(p, f);
     f->seq = 0;
     p->n_flights--;
+    p->n_ops_landed = f->ops_end;
     if (f->free_running) p->round_ns = (now_ns() - f->issued_ns) / f->rounds;
     if (generates(f)) verify_landed(p, f);
     for (uint32_t k = 0; k < f->n_parts; k++) {

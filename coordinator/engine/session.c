@@ -267,7 +267,8 @@ status session_step(session *s, uint32_t token, float *logits, uint32_t *next, e
 
 static status cut(session *s, uint64_t n, errmsg *e)
 {
-    if (!s->paused) TRY(kvbooks_truncate(s, n, e));
+    /* A session that was let go may hold what it took over while it waited. */
+    TRY(kvbooks_truncate(s, s->paused ? 0 : n, e));
     s->position = n;
     s->paused = s->paused && n > 0;
     return ST_OK;

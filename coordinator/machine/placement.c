@@ -4,6 +4,9 @@
 #include "coordinator/machine/boundaries.h"
 #include "coordinator/machine/inventory.h"
 
+#include <stdio.h>
+#include <string.h>
+
 static bool same_device(device_door a, device_door b)
 {
     bool whole = a.kind != DEVICE_CPU_NODE && a.kind != DEVICE_CUDA;
@@ -103,4 +106,54 @@ status placement_plan(plan *out, const model_desc *m, const doors *d, const plan
         with.costs = placement_costs(with.cost, d, bytes_per_s);
     }
     return plan_make(out, m, d, &with, e);
+}
+
+static bool is_on(const plan *p, const gpu_list *gpus, uint32_t s, uint32_t ordinal)
+{
+    device_door d = p->stage[s].device;
+    return d.kind == DEVICE_CUDA && gpus_same(gpus, d.index, ordinal);
+}
+
+uint64_t placement_gpu_bytes(const plan *p, const gpu_list *gpus, uint32_t ordinal)
+{
+    uint64_t n = 0;
+    for (uint32_t s = 0; s < p->cuts.n_stages; s++) {
+        const stage_plan *sp = &p->stage[s];
+        if (!is_on(p, gpus, s, ordinal)) continue;
+        n += sp->weights_bytes + sp->kv_bytes + sp->scratch_bytes;
+        if (s > 0) n += sp->slots_bytes;
+    }
+    return n;
+}
+
+status placement_fits(const plan *p, const gpu_list *gpus, errmsg *e)
+{
+    const double gb = 1e9;
+    for (uint32_t i = 0; i < gpus->n; i++) {
+        const gpu *g = &gpus->at[i];
+        uint64_t need = placement_gpu_bytes(p, gpus, g->ordinal), kv = 0;
+        if (need <= g->memory_free_bytes) continue;
+        char stages[96] = "", fits[96] = "more devices, or a smaller type, would";
+        size_t n = 0;
+        for (uint32_t s = 0; s < p->cuts.n_stages; s++) {
+            if (!is_on(p, gpus, s, g->ordinal)) continue;
+            kv += p->stage[s].kv_bytes;
+            if (n < sizeof stages)
+                n += (size_t)snprintf(stages + n, sizeof stages - n, "%s%u", n > 0 ? ", " : "", s);
+        }
+        uint64_t rest = need - kv;
+        if (g->memory_free_bytes > rest) {
+            double share = (double)(g->memory_free_bytes - rest) / (double)kv;
+            uint32_t n_ctx = (uint32_t)(share * p->n_ctx) / 64 * 64;
+            if (n_ctx > 0) snprintf(fits, sizeof fits, "--ctx %u would", n_ctx);
+        }
+        return errmsg_set(e, ST_RESOURCES,
+                          "cuda:%u has %.2f GB free and stage%s %s need%s at least %.2f GB there (KV "
+                          "%.2f): that does not fit; %s",
+                          g->ordinal, (double)g->memory_free_bytes / gb,
+                          strchr(stages, ',') != NULL ? "s" : "", stages,
+                          strchr(stages, ',') != NULL ? "" : "s", (double)need / gb, (double)kv / gb,
+                          fits);
+    }
+    return ST_OK;
 }

@@ -19,6 +19,14 @@ void placement_choose(doors *d, const gpu_list *gpus);
 MUST_USE status placement_plan(plan *out, const model_desc *m, const doors *d,
                                const plan_request *r, errmsg *e);
 
+/* What the stages on a CUDA device take there at least: weights as the file stores them (kernels may
+ * hold them wider: each stage counts exactly before it allocates), KV, scratch and slots. */
+uint64_t placement_gpu_bytes(const plan *p, const gpu_list *gpus, uint32_t ordinal);
+
+/* Each of those is free. ST_RESOURCES naming device, stages, needed and free bytes, and what would
+ * fit. */
+MUST_USE status placement_fits(const plan *p, const gpu_list *gpus, errmsg *e);
+
 /* What a byte costs on the device of each stage, for fence.h: the inverse of the device's bandwidth
  * (bytes_per_s[s]; 0: unknown, and if one is unknown all count as equal), divided among the stages
  * that share the device: a pipeline that is full has them read at the same time. False: all alike,

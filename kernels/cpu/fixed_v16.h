@@ -50,17 +50,18 @@ V16 void fixed_block(char *unit, const float *x, dtype type, uint32_t n)
             fixed_store(unit, j, v);
             sum = w16_add(sum, v);
         }
-        int32_t total = w16_sum(sum), offset = quant_offset(type) * total;
+        int32_t total = finite ? w16_sum(sum) : 0; /* NaN has no integer */
+        int32_t offset = quant_offset(type) * total;
         float f = (float)total;
         memcpy(sums, quant_has_min(type) ? (const void *)&f : (const void *)&offset, 4);
     }
 }
 
-/* Rows [r, r + n_rows) meet the panel of the n values from i on. What lies at `ahead` is fetched
- * meanwhile, so many bytes for each group. */
-V16 void few_rows(const panel *p, float (*y)[TILES_PANELS][16], const fixed_rows *x, dtype type,
-                  uint32_t r, uint32_t i, uint32_t n, const uint32_t n_rows, const char *ahead,
-                  const uint32_t ahead_bytes)
+/* Rows [r, r + n_rows) meet the panel of the n values from i on. Meanwhile
+ * the next weights are fetched. */
+V16 void few_rows(const panel *p, float (*y)[TILES_PANELS][16], uint32_t j, const fixed_rows *x,
+                  dtype type, uint32_t r, uint32_t i, uint32_t n, const uint32_t n_rows,
+                  const weights_ahead *next)
 {
     const uint32_t group = quant_group(type), unit_bytes = fixed_unit_bytes(type);
     const char *unit = fixed_unit(x, type, r, i), *sum = unit + FIXED_SUMS_AT;
@@ -69,9 +70,7 @@ V16 void few_rows(const panel *p, float (*y)[TILES_PANELS][16], const fixed_rows
     for (uint32_t k = 0; k < n_rows; k++) t[k] = v16_zero();
     for (uint32_t g = 0; g < n / group; g++, sum += 4) {
         w16 d[DOT_ROWS];
-#pragma GCC unroll 16
-        for (uint32_t at = 0; at < ahead_bytes; at += 64) _mm_prefetch(ahead + at, _MM_HINT_T0);
-        ahead += ahead_bytes;
+        fetch_line(next, g);
         fixed_dots(d, p->q[g * (group / 4)], group / 4, unit, unit_bytes, group * g, n_rows);
 #pragma GCC unroll 4
         for (uint32_t k = 0; k < n_rows; k++) {
@@ -85,45 +84,58 @@ V16 void few_rows(const panel *p, float (*y)[TILES_PANELS][16], const fixed_rows
 #pragma GCC unroll 4
     for (uint32_t k = 0; k < n_rows; k++) {
         v16 s = v16_set1(load_f32(unit + k * unit_bytes + fixed_scale_at(type)));
-        v16_store(y[r + k][0], v16_fma(s, t[k], v16_load(y[r + k][0])));
+        v16_store(y[r + k][j], v16_fma(s, t[k], v16_load(y[r + k][j])));
     }
 }
 
-/* y[0] of a few rows for the sixteen weight rows at w, w + stride, .. */
-V16 void fixed_few(const fixed_product *f, dtype type, const char *w, uint64_t stride,
-                   fixed_scratch *s)
+/* y[j] of all rows: 0. */
+V16 void clear_y(const fixed_product *f, uint32_t n_panels, fixed_scratch *s)
 {
-    const fixed_rows *x = f->x;
-    const char *next = w + 16 * stride; /* the next sixteen lie behind them */
-    const uint32_t ahead = 16 * quant_block_bytes(type) * quant_group(type) / quant_block_values(type);
-    for (uint32_t r = 0; r < x->n_rows; r++) v16_store(s->y[r][0], v16_zero());
-    for (uint32_t i = 0; i < x->n_in; i += FIXED_BLOCK) {
-        uint32_t n = x->n_in - i < FIXED_BLOCK ? x->n_in - i : FIXED_BLOCK, r = 0;
-        uint64_t bytes = n / quant_block_values(type) * quant_block_bytes(type);
-        panel_fill(s->p, type, w, stride, n, false);
-        for (; r + DOT_ROWS <= x->n_rows; r += DOT_ROWS)
-            few_rows(s->p, s->y, x, type, r, i, n, DOT_ROWS, next, ahead);
-        for (; r < x->n_rows; r++) few_rows(s->p, s->y, x, type, r, i, n, 1, next, ahead);
-        next += 16 * bytes;
-        w += bytes;
+    for (uint32_t r = 0; r < f->x->n_rows; r++) {
+        for (uint32_t j = 0; j < n_panels; j++) v16_store(s->y[r][j], v16_zero());
     }
 }
 
-/* y[j] of many rows for the sixteen weight rows at w[j], .. */
+/* y[j] of a few rows for the sixteen weight rows at w[j], w[j] + stride, .. Of two panels in turn,
+ * the next block's weights have time to arrive. */
+V16 void fixed_few(const fixed_product *f, dtype type, const char *const *w, uint32_t n_panels,
+                   uint64_t stride, fixed_scratch *s)
+{
+    static const weights_ahead none;
+    const fixed_rows *x = f->x;
+    uint64_t done = 0;
+    clear_y(f, n_panels, s);
+    for (uint32_t i = 0; i < x->n_in; i += FIXED_BLOCK) {
+        uint32_t n = x->n_in - i < FIXED_BLOCK ? x->n_in - i : FIXED_BLOCK;
+        uint64_t bytes = n / quant_block_values(type) * quant_block_bytes(type);
+        for (uint32_t j = 0; j < n_panels; j++) {
+            const char *at = w[j] + done; /* behind a row lie those of the next panels */
+            const char *ahead = i + n < x->n_in ? at + bytes : w[j] + n_panels * 16 * stride;
+            const weights_ahead next = {ahead, stride, bytes};
+            uint32_t r = 0;
+            panel_fill(&s->p[j], type, at, stride, n, false);
+            for (; r + DOT_ROWS <= x->n_rows; r += DOT_ROWS)
+                few_rows(&s->p[j], s->y, j, x, type, r, i, n, DOT_ROWS, r == 0 ? &next : &none);
+            for (; r < x->n_rows; r++)
+                few_rows(&s->p[j], s->y, j, x, type, r, i, n, 1, r == 0 ? &next : &none);
+        }
+        done += bytes;
+    }
+}
+
+/* y[j] of many rows, likewise. */
 V16 void fixed_many(const fixed_product *f, dtype type, const char *const *w, uint32_t n_panels,
                     uint64_t stride, fixed_scratch *s)
 {
     const fixed_rows *x = f->x;
-    uint64_t at = 0;
-    for (uint32_t r = 0; r < x->n_rows; r++) {
-        for (uint32_t j = 0; j < n_panels; j++) v16_store(s->y[r][j], v16_zero());
-    }
+    uint64_t done = 0;
+    clear_y(f, n_panels, s);
     for (uint32_t i = 0; i < x->n_in; i += FIXED_BLOCK) {
         uint32_t n = x->n_in - i < FIXED_BLOCK ? x->n_in - i : FIXED_BLOCK;
         for (uint32_t j = 0; j < n_panels; j++)
-            panel_fill(&s->p[j], type, w[j] + at, stride, n, true);
+            panel_fill(&s->p[j], type, w[j] + done, stride, n, true);
         tiles_rows(s->p, n_panels, &s->room, s->y, x, type, i, n);
-        at += n / quant_block_values(type) * quant_block_bytes(type);
+        done += n / quant_block_values(type) * quant_block_bytes(type);
     }
 }
 
@@ -145,7 +157,8 @@ V16 void fixed_range(const fixed_product *f, dtype type, uint32_t o_begin, uint3
                      fixed_scratch *s)
 {
     const bool many = f->x->n_rows >= TILES_ROWS_MIN, single = o_end - o_begin < 16;
-    const uint32_t width = single ? 1 : 16, n_most = many ? TILES_PANELS : 1;
+    const uint32_t width = single ? 1 : 16, n_most = many ? TILES_PANELS : 2;
+    const uint64_t stride = single ? 0 : f->w_bytes;
     if (many) tiles_begin(type);
     for (uint32_t o = o_begin; o < o_end;) {
         const char *w[TILES_PANELS] = {NULL};
@@ -155,9 +168,9 @@ V16 void fixed_range(const fixed_product *f, dtype type, uint32_t o_begin, uint3
             w[n] = f->w + at[n] * f->w_bytes;
         }
         if (many)
-            fixed_many(f, type, w, n, single ? 0 : f->w_bytes, s);
+            fixed_many(f, type, w, n, stride, s);
         else
-            fixed_few(f, type, w[0], single ? 0 : f->w_bytes, s);
+            fixed_few(f, type, w, n, stride, s);
         for (uint32_t j = 0; j < n; j++) fixed_outputs(f, s, j, at[j], width);
     }
     if (many) tiles_end();

@@ -14,6 +14,21 @@ typedef struct {
     float s[16][16], m[16][16];     /* [n / group, 16 outputs] */
 } panel;
 
+/* Weights that are needed next: so many bytes of sixteen rows. */
+typedef struct {
+    const char *p;
+    uint64_t stride, bytes;
+} weights_ahead;
+
+/* Fetch line `line` of the rows; none behind their bytes. */
+V16 void fetch_line(const weights_ahead *a, uint32_t line)
+{
+    if (64 * line >= a->bytes) return;
+#pragma GCC unroll 16
+    for (uint32_t o = 0; o < 16; o++)
+        _mm_prefetch(a->p + o * a->stride + 64 * line, _MM_HINT_T0);
+}
+
 V16 w16 bytes_and(w16 a, uint32_t mask)
 {
     return w16_and(a, w16_set1(mask * 0x01010101u));
@@ -74,15 +89,116 @@ V16 void put_nibbles(panel *to, dtype type, uint32_t c, const char *p, uint64_t 
     }
 }
 
+/* --- scales --- */
+
+V16 void scales_32(panel *to, dtype type, uint32_t g, const char *p, uint64_t stride)
+{
+    w16 d = w16_column(p, stride);
+    v16_store(to->s[g], w16_low_f16(d));
+    if (quant_has_min(type)) v16_store(to->m[g], high_f16(d));
+}
+
+V16 void scales_q2_k(panel *to, const char *p, uint64_t stride)
+{
+    w16 d = w16_column(p + 80, stride), scale[4];
+    v16 s = w16_low_f16(d), m = minus_f16(high_f16(d));
+    w16_columns(scale, p, stride);
+#pragma GCC unroll 16
+    for (uint32_t g = 0; g < 16; g++) {
+        v16_store(to->s[g], v16_mul(s, scale_of_byte(bits_moved(scale[g / 4], 0, 0, 15), g % 4)));
+        v16_store(to->m[g], v16_mul(m, scale_of_byte(bits_moved(scale[g / 4], 4, 0, 15), g % 4)));
+    }
+}
+
+V16 void scales_q3_k(panel *to, const char *p, uint64_t stride)
+{
+    v16 d = high_f16(w16_column(p + 106, stride));
+    w16 a = w16_column(p + 96, stride), b = w16_column(p + 100, stride);
+    w16 c = w16_column(p + 104, stride);
+    const w16 scale[4] = {w16_or(bits_moved(a, 0, 0, 15), bits_moved(c, 0, 4, 3)),
+                          w16_or(bits_moved(b, 0, 0, 15), bits_moved(c, 2, 4, 3)),
+                          w16_or(bits_moved(a, 4, 0, 15), bits_moved(c, 4, 4, 3)),
+                          w16_or(bits_moved(b, 4, 0, 15), bits_moved(c, 6, 4, 3))};
+#pragma GCC unroll 16
+    for (uint32_t g = 0; g < 16; g++)
+        v16_store(to->s[g], v16_mul(d, v16_sub(scale_of_byte(scale[g / 4], g % 4), v16_set1(32))));
+}
+
+V16 void scales_q45_k(panel *to, const char *p, uint64_t stride)
+{
+    w16 a[4];
+    w16_columns(a, p, stride);
+    v16 d = w16_low_f16(a[0]), dmin = minus_f16(high_f16(a[0]));
+    const w16 scale[2] = {bytes_and(a[1], 63),
+                          w16_or(bits_moved(a[3], 0, 0, 15), bits_moved(a[1], 6, 4, 3))};
+    const w16 min[2] = {bytes_and(a[2], 63),
+                        w16_or(bits_moved(a[3], 4, 0, 15), bits_moved(a[2], 6, 4, 3))};
+#pragma GCC unroll 8
+    for (uint32_t g = 0; g < 8; g++) {
+        v16_store(to->s[g], v16_mul(d, scale_of_byte(scale[g / 4], g % 4)));
+        v16_store(to->m[g], v16_mul(dmin, scale_of_byte(min[g / 4], g % 4)));
+    }
+}
+
+V16 void scales_q6_k(panel *to, const char *p, uint64_t stride)
+{
+    v16 d = high_f16(w16_column(p + 206, stride));
+    w16 scale[4];
+    w16_columns(scale, p + 192, stride);
+#pragma GCC unroll 16
+    for (uint32_t g = 0; g < 16; g++) {
+        w16 s = w16_down_signed(w16_up(scale[g / 4], 24 - 8 * (g % 4)), 24);
+        v16_store(to->s[g], v16_mul(d, w16_float(s)));
+    }
+}
+
+V16 void scales_iq4_xs(panel *to, const char *p, uint64_t stride)
+{
+    w16 a = w16_column(p, stride), low = w16_column(p + 4, stride);
+    v16 d = w16_low_f16(a);
+#pragma GCC unroll 8
+    for (uint32_t g = 0; g < 8; g++) {
+        w16 high = w16_up(w16_and(w16_down(a, 16 + 2 * g), w16_set1(3)), 4);
+        w16 s = w16_or(w16_and(w16_down(low, 4 * g), w16_set1(15)), high);
+        v16_store(to->s[g], v16_mul(d, w16_float(w16_sub(s, w16_set1(32)))));
+    }
+}
+
+/* s and m of n values (at most a block of fixed.h, whole blocks of the type) of the sixteen rows at
+ * p, p + stride, .. */
+V16 void panel_scales(panel *to, dtype type, const char *p, uint64_t stride, uint32_t n)
+{
+    switch (type) {
+    case DT_Q2_K:
+        scales_q2_k(to, p, stride);
+        return;
+    case DT_Q3_K:
+        scales_q3_k(to, p, stride);
+        return;
+    case DT_Q4_K:
+    case DT_Q5_K:
+        scales_q45_k(to, p, stride);
+        return;
+    case DT_Q6_K:
+        scales_q6_k(to, p, stride);
+        return;
+    case DT_IQ4_XS:
+        scales_iq4_xs(to, p, stride);
+        return;
+    default:
+        for (uint32_t g = 0; g < n / 32; g++)
+            scales_32(to, type, g, p + g * quant_block_bytes(type), stride);
+    }
+}
+
+/* --- quants --- */
+
 /* Block g of a type with 32 values in one. */
 V16 void panel_fill_32(panel *to, dtype type, uint32_t g, const char *p, uint64_t stride,
                        const bool centred)
 {
-    const bool has_min = quant_has_min(type), five = type == DT_Q5_0 || type == DT_Q5_1;
-    const char *q = p + (has_min ? 4 : 2);
-    w16 d = w16_column(p, stride);
-    v16_store(to->s[g], w16_low_f16(d));
-    if (has_min) v16_store(to->m[g], high_f16(d));
+    const bool five = type == DT_Q5_0 || type == DT_Q5_1;
+    const char *q = p + (quant_has_min(type) ? 4 : 2);
     if (type == DT_Q8_0) {
         for (uint32_t half = 0; half < 2; half++) {
             w16 x[4];
@@ -102,14 +218,6 @@ V16 void panel_fill_32(panel *to, dtype type, uint32_t g, const char *p, uint64_
 
 V16 void panel_fill_q2_k(panel *to, const char *p, uint64_t stride)
 {
-    w16 d = w16_column(p + 80, stride), scale[4];
-    v16 s = w16_low_f16(d), m = minus_f16(high_f16(d));
-    w16_columns(scale, p, stride);
-#pragma GCC unroll 16
-    for (uint32_t g = 0; g < 16; g++) {
-        v16_store(to->s[g], v16_mul(s, scale_of_byte(bits_moved(scale[g / 4], 0, 0, 15), g % 4)));
-        v16_store(to->m[g], v16_mul(m, scale_of_byte(bits_moved(scale[g / 4], 4, 0, 15), g % 4)));
-    }
     for (uint32_t k = 0; k < 4; k++) { /* half, and half of 32 */
         w16 x[4];
         w16_columns(x, p + 16 + 16 * k, stride);
@@ -122,16 +230,6 @@ V16 void panel_fill_q2_k(panel *to, const char *p, uint64_t stride)
 
 V16 void panel_fill_q3_k(panel *to, const char *p, uint64_t stride, const bool centred)
 {
-    v16 d = high_f16(w16_column(p + 106, stride));
-    w16 a = w16_column(p + 96, stride), b = w16_column(p + 100, stride);
-    w16 c = w16_column(p + 104, stride);
-    const w16 scale[4] = {w16_or(bits_moved(a, 0, 0, 15), bits_moved(c, 0, 4, 3)),
-                          w16_or(bits_moved(b, 0, 0, 15), bits_moved(c, 2, 4, 3)),
-                          w16_or(bits_moved(a, 4, 0, 15), bits_moved(c, 4, 4, 3)),
-                          w16_or(bits_moved(b, 4, 0, 15), bits_moved(c, 6, 4, 3))};
-#pragma GCC unroll 16
-    for (uint32_t g = 0; g < 16; g++)
-        v16_store(to->s[g], v16_mul(d, v16_sub(scale_of_byte(scale[g / 4], g % 4), v16_set1(32))));
     w16 high[8];
     w16_columns(high, p, stride);
     w16_columns(high + 4, p + 16, stride);
@@ -151,18 +249,7 @@ V16 void panel_fill_q3_k(panel *to, const char *p, uint64_t stride, const bool c
 /* Q4_K and Q5_K. */
 V16 void panel_fill_q45_k(panel *to, dtype type, const char *p, uint64_t stride)
 {
-    w16 a[4], high[8];
-    w16_columns(a, p, stride);
-    v16 d = w16_low_f16(a[0]), dmin = minus_f16(high_f16(a[0]));
-    const w16 scale[2] = {bytes_and(a[1], 63),
-                          w16_or(bits_moved(a[3], 0, 0, 15), bits_moved(a[1], 6, 4, 3))};
-    const w16 min[2] = {bytes_and(a[2], 63),
-                        w16_or(bits_moved(a[3], 4, 0, 15), bits_moved(a[2], 6, 4, 3))};
-#pragma GCC unroll 8
-    for (uint32_t g = 0; g < 8; g++) {
-        v16_store(to->s[g], v16_mul(d, scale_of_byte(scale[g / 4], g % 4)));
-        v16_store(to->m[g], v16_mul(dmin, scale_of_byte(min[g / 4], g % 4)));
-    }
+    w16 high[8];
     if (type == DT_Q5_K) {
         w16_columns(high, p + 16, stride);
         w16_columns(high + 4, p + 32, stride);
@@ -183,14 +270,6 @@ V16 void panel_fill_q45_k(panel *to, dtype type, const char *p, uint64_t stride)
 
 V16 void panel_fill_q6_k(panel *to, const char *p, uint64_t stride, const bool centred)
 {
-    v16 d = high_f16(w16_column(p + 206, stride));
-    w16 scale[4];
-    w16_columns(scale, p + 192, stride);
-#pragma GCC unroll 16
-    for (uint32_t g = 0; g < 16; g++) {
-        w16 s = w16_down_signed(w16_up(scale[g / 4], 24 - 8 * (g % 4)), 24);
-        v16_store(to->s[g], v16_mul(d, w16_float(s)));
-    }
     for (uint32_t k = 0; k < 4; k++) { /* half, and half of 32 */
         const char *low = p + 64 * (k / 2) + 16 * (k % 2);
         w16 x[8], high[4];
@@ -209,22 +288,15 @@ V16 void panel_fill_q6_k(panel *to, const char *p, uint64_t stride, const bool c
 
 V16 void panel_fill_iq4_xs(panel *to, const char *p, uint64_t stride, const bool centred)
 {
-    w16 a = w16_column(p, stride), low = w16_column(p + 4, stride);
-    v16 d = w16_low_f16(a);
-#pragma GCC unroll 8
-    for (uint32_t g = 0; g < 8; g++) {
-        w16 high = w16_up(w16_and(w16_down(a, 16 + 2 * g), w16_set1(3)), 4);
-        w16 s = w16_or(w16_and(w16_down(low, 4 * g), w16_set1(15)), high);
-        v16_store(to->s[g], v16_mul(d, w16_float(w16_sub(s, w16_set1(32)))));
+    for (uint32_t g = 0; g < 8; g++)
         put_nibbles(to, DT_IQ4_XS, 8 * g, p + 8 + 16 * g, stride, NULL, centred);
-    }
 }
 
-/* n values (at most a block of fixed.h, whole blocks of the type) of the sixteen rows at p, p +
- * stride, .. */
+/* All of the same n values. */
 V16 void panel_fill(panel *to, dtype type, const char *p, uint64_t stride, uint32_t n,
                     const bool centred)
 {
+    panel_scales(to, type, p, stride, n);
     switch (type) {
     case DT_Q2_K:
         panel_fill_q2_k(to, p, stride);

@@ -12,11 +12,11 @@
 #include "kernels/cpu/convert.h"
 #include "kernels/cpu/panel_v16.h"
 
-#define TILES_ROWS_MIN 6u /* below it, sums of single rows are faster */
+#define TILES_ROWS_MIN 12u /* below it, sums of single rows are faster */
 #define TILES_PANELS 4    /* in L1, beside a block of sixteen rows */
 
 typedef struct {
-    int32_t sums[2][2][16][16]; /* group's parity; high, low; row; output */
+    int32_t sums[4][16][16]; /* 2 x group's parity + (high, low); row; output */
 } tiles_room;
 
 typedef struct {
@@ -64,9 +64,9 @@ V16 void tiles_issue(const panel *p, tiles_room *room, dtype type, const char *u
     unit += g * group;
     __asm__ volatile("" : : : "memory"); /* _tile_loadd does not say that it reads memory */
     if (g % 2 == 0)
-        TILES_SUM(0, 1, q, unit, fixed_unit_bytes(type), room->sums[0]);
+        TILES_SUM(0, 1, q, unit, fixed_unit_bytes(type), room->sums);
     else
-        TILES_SUM(2, 3, q, unit, fixed_unit_bytes(type), room->sums[1]);
+        TILES_SUM(2, 3, q, unit, fixed_unit_bytes(type), room->sums + 2);
 }
 
 /* The sixteen rows from r on, as far as they exist, against one panel. */
@@ -85,7 +85,8 @@ V16 void tiles_panel(const panel *p, tiles_room *room, float (*y)[TILES_PANELS][
         if (quant_has_min(type)) m = v16_load(p->m[g]);
 #pragma GCC unroll 16
         for (uint32_t k = 0; k < 16; k++) {
-            w16 high = w16_load(room->sums[g % 2][0][k]), low = w16_load(room->sums[g % 2][1][k]);
+            w16 high = w16_load(room->sums[g % 2 * 2][k]);
+            w16 low = w16_load(room->sums[g % 2 * 2 + 1][k]);
             t[k] = v16_fma(s, w16_float(w16_add(low, w16_up(high, 8))), t[k]);
             if (quant_has_min(type))
                 t[k] = v16_fma(m, v16_set1(load_f32(sum + k * unit_bytes)), t[k]);

@@ -5,7 +5,7 @@
 #include "kernels/cpu/panel_v16.h"
 
 #define TILES_ROWS_MIN UINT32_MAX
-#define TILES_PANELS 1
+#define TILES_PANELS 2
 
 typedef struct {
     char none;

@@ -22,7 +22,7 @@ template <typename T> static cudaError_t launch(cudaStream_t s, const attention_
 cudaError_t cuda_launch_attention(cudaStream_t s, float *out, const float *x, const cuda_kv *kv,
                                   uint32_t n_heads, float scale, uint32_t window, uint32_t n_rows)
 {
-    attention_args a = attention_args_of(out, x, kv, n_heads, scale, window, n_rows);
+    attention_args a = attention_args_of(out, x, kv, n_heads, scale, window, n_rows, QUERIES);
     if (kv->type == DT_F32) return launch<float>(s, a);
     if (kv->type == DT_F16) return launch<__half>(s, a);
     return launch<__nv_bfloat16>(s, a);

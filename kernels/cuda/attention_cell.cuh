@@ -269,17 +269,17 @@ static __device__ void attention_block(const attention_args &a, block_state &b, 
     }
 }
 
-static inline void attention_shape(attention_args *a)
+static inline void attention_shape(attention_args *a, uint32_t n_queries)
 {
     uint32_t group = a->n_heads / a->kv.n_kv_heads;
-    a->heads_per_block = min(group, QUERIES);
+    a->heads_per_block = min(group, n_queries);
     a->n_sub = (group + a->heads_per_block - 1) / a->heads_per_block;
-    a->rows_per_block = QUERIES / a->heads_per_block;
+    a->rows_per_block = n_queries / a->heads_per_block;
 }
 
 static inline attention_args attention_args_of(float *out, const float *x, const cuda_kv *kv,
                                                uint32_t n_heads, float scale, uint32_t window,
-                                               uint32_t n_rows)
+                                               uint32_t n_rows, uint32_t n_queries)
 {
     attention_args a = {};
     a.out = out;
@@ -289,7 +289,7 @@ static inline attention_args attention_args_of(float *out, const float *x, const
     a.window = window;
     a.n_rows = n_rows;
     a.scale = scale;
-    attention_shape(&a);
+    attention_shape(&a, n_queries);
     return a;
 }
 
@@ -298,6 +298,9 @@ static inline dim3 attention_grid(const attention_args &a, uint32_t n_slices)
     return dim3((a.n_rows + a.rows_per_block - 1) / a.rows_per_block, a.kv.n_kv_heads * a.n_sub,
                 n_slices);
 }
+
+// The cells of partial to out (attention_decode.cu).
+cudaError_t attention_merge_cells(cudaStream_t s, const attention_args &a);
 
 static inline uint32_t attention_shared_bytes(uint32_t n_head)
 {

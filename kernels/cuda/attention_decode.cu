@@ -1,6 +1,7 @@
 // Attention of few rows over many keys: a block per cell (attention_cell.cuh), whose results meet in
 // attention_merge in ascending order.
 #include "kernels/cuda/attention_cell.cuh"
+#include "kernels/cuda/attention_core.cuh"
 
 template <typename T>
 static __global__ void __launch_bounds__(256) attention_cells(const attention_args a)
@@ -37,12 +38,17 @@ static __global__ void attention_merge(const attention_args a)
     }
 }
 
-uint32_t cuda_attention_blocks(uint32_t n_rows, uint32_t n_heads, uint32_t n_kv_heads)
+cudaError_t attention_merge_cells(cudaStream_t s, const attention_args &a)
+{
+    return start(attention_merge, dim3(a.n_rows, a.n_heads), min(a.kv.n_head, 256u), 0, s, a);
+}
+
+uint32_t cuda_attention_blocks(uint32_t n_rows, uint32_t n_heads, uint32_t n_kv_heads, bool f16)
 {
     attention_args a = {};
     a.n_heads = n_heads;
     a.kv.n_kv_heads = n_kv_heads;
-    attention_shape(&a);
+    attention_shape(&a, f16 ? CORE_QUERIES : QUERIES);
     return (n_rows + a.rows_per_block - 1) / a.rows_per_block * n_kv_heads * a.n_sub;
 }
 
@@ -60,7 +66,7 @@ template <typename T> static cudaError_t launch(cudaStream_t s, const attention_
     e = start(attention_cells<T>, attention_grid(a, min(a.n_cells, 64u)), 256,
               attention_shared_bytes(a.kv.n_head), s, a);
     if (e != cudaSuccess) return e;
-    return start(attention_merge, dim3(a.n_rows, a.n_heads), min(a.kv.n_head, 256u), 0, s, a);
+    return attention_merge_cells(s, a);
 }
 
 cudaError_t cuda_launch_attention_cells(cudaStream_t s, float *out, const float *x,
@@ -68,7 +74,7 @@ cudaError_t cuda_launch_attention_cells(cudaStream_t s, float *out, const float 
                                         uint32_t window, uint32_t n_rows, float *partial,
                                         uint32_t n_cells)
 {
-    attention_args a = attention_args_of(out, x, kv, n_heads, scale, window, n_rows);
+    attention_args a = attention_args_of(out, x, kv, n_heads, scale, window, n_rows, QUERIES);
     a.n_cells = n_cells;
     a.partial = partial;
     if (kv->type == DT_F32) return launch<float>(s, a);

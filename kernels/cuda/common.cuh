@@ -184,4 +184,11 @@ __device__ __forceinline__ uint32_t scaled_pair(float a, float b, float scale)
     return *reinterpret_cast<uint32_t *>(&v);
 }
 
+// Eight neighbours likewise: a core matrix's row.
+__device__ __forceinline__ uint4 chunk_of(const float v[8], float scale)
+{
+    return make_uint4(scaled_pair(v[0], v[1], scale), scaled_pair(v[2], v[3], scale),
+                      scaled_pair(v[4], v[5], scale), scaled_pair(v[6], v[7], scale));
+}
+
 #endif

@@ -132,17 +132,17 @@ static status open_all(backend_device *d, uint32_t n_threads, errmsg *e)
     TRY_CUDA(d, cudaGetDeviceProperties(&p, d->ordinal), e);
     snprintf(d->name, sizeof d->name, "cuda:%d %.40s, sm_%d%d", d->ordinal, p.name, p.major,
              p.minor);
-    if (p.major < 9) {
+    if (p.major != 9 || p.minor != 0) {
         return errmsg_set(e, ST_RESOURCES,
-                          "%s: the kernels of this build need compute capability "
-                          "9.0 or higher",
-                          d->name);
+                          "%s: the kernels of this build need compute capability 9.0", d->name);
     }
-    d->n_sms = (uint32_t)p.multiProcessorCount;
+    d->n_sms = d->prompt.n_sms = (uint32_t)p.multiProcessorCount;
     TRY_CUDA(d, cudaSetDevice(d->ordinal), e);
     for (uint32_t i = 0; i < CUDA_EVENTS; i++)
         TRY_CUDA(d, cudaEventCreateWithFlags(&d->event[i], cudaEventDisableTiming), e);
     TRY_CUDA(d, cuda_matmul_setup(), e);
+    TRY_CUDA(d, cuda_prompt_setup(&d->prompt), e);
+    TRY_CUDA(d, cuda_attention_prompt_setup(), e);
     TRY_CUDA(d, cuda_walk_setup(), e);
     return cuda_loader_open(d, n_threads, e);
 }
@@ -258,8 +258,8 @@ static void queue_close(backend_queue *q)
     }
     (void)cudaFree(q->prepared);
     (void)cudaFree(q->exponents);
-    (void)cudaFree(q->partial);
     (void)cudaFree(q->expanded);
+    (void)cudaFree(q->partial);
     free(q);
 }
 
@@ -276,8 +276,8 @@ static status queue_fill(backend_queue *q, errmsg *e)
     TRY_CUDA(d, cudaStreamCreateWithFlags(&q->stream, cudaStreamNonBlocking), e);
     TRY_CUDA(d, cudaMalloc(&q->prepared, CUDA_PREPARED_BYTES), e);
     TRY_CUDA(d, cudaMalloc((void **)&q->exponents, CUDA_PREPARED_ROWS * sizeof(int32_t)), e);
-    TRY_CUDA(d, cudaMalloc((void **)&q->partial, CUDA_PARTIAL_BYTES), e);
     TRY_CUDA(d, cudaMalloc(&q->expanded, CUDA_EXPANDED_BYTES), e);
+    TRY_CUDA(d, cudaMalloc((void **)&q->partial, CUDA_PARTIAL_BYTES), e);
     return ST_OK;
 }
 
@@ -400,6 +400,8 @@ const backend *backend_cuda(void)
         .embed = cuda_embed,
         .rms_norm = cuda_rms_norm,
         .matmul = cuda_matmul,
+        .add_rms_norm = cuda_add_rms_norm,
+        .ffn = cuda_ffn,
         .rope = cuda_rope,
         .kv_write = cuda_kv_write,
         .attention = cuda_attention,

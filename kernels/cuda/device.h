@@ -17,10 +17,10 @@
 #define CUDA_FAILURE_BYTES  200u
 #define CUDA_EVENTS         256u          /* recorded and not yet done, at most */
 #define CUDA_PIECE_BYTES    (16ull << 20) /* of weights, on their way */
-#define CUDA_PREPARED_BYTES (64ull << 20) /* activations in the tensor core's order, per queue */
+#define CUDA_PREPARED_BYTES (112ull << 20) /* activations in the tensor core's order, per queue */
 #define CUDA_PREPARED_ROWS  4096u
+#define CUDA_EXPANDED_BYTES (112ull << 20) /* a packed weight's values, or a part of it, per queue */
 #define CUDA_PARTIAL_BYTES  (64ull << 20) /* attention cells that wait to be merged, per queue */
-#define CUDA_EXPANDED_BYTES (256ull << 20) /* a matrix as f16 for a prompt's products, per queue */
 
 typedef struct cuda_weight cuda_weight;
 
@@ -41,6 +41,7 @@ typedef struct {
 struct backend_device {
     int ordinal;
     uint32_t n_sms;
+    cuda_prompt prompt;
     char name[96];
     cudaEvent_t event[CUDA_EVENTS];
     _Atomic uint64_t event_value[CUDA_EVENTS]; /* what the event was recorded as */
@@ -57,9 +58,10 @@ struct backend_queue {
     uint64_t n_weights; /* that it waits for: loader.n_handed */
     void *prepared;     /* CUDA_PREPARED_BYTES */
     int32_t *exponents; /* [CUDA_PREPARED_ROWS] */
-    float *partial;     /* CUDA_PARTIAL_BYTES */
     void *expanded;     /* CUDA_EXPANDED_BYTES */
-    /* What `prepared` holds: x [prepared_rows, prepared_n] as it was; 0 rows: nothing. */
+    float *partial;     /* CUDA_PARTIAL_BYTES */
+    /* What `prepared` holds: x [prepared_rows, prepared_n] as it was, in the order for few rows or
+     * for many, which their number decides; 0 rows: nothing. */
     uint64_t prepared_x;
     uint32_t prepared_n, prepared_rows;
 };
@@ -86,9 +88,7 @@ status cuda_weight_open(backend_device *d, dev_weight *out, const void *host, dt
                         uint32_t n_in, uint32_t n_out, errmsg *e);
 status cuda_weights_from_host(backend_device *d, dev_ptr *out, const void *host, uint64_t bytes,
                               errmsg *e);
-/* Device bytes that a matrix takes, the driver's rounding left out; and those of a queue. */
-uint64_t cuda_weight_bytes(dtype type, uint32_t n_in, uint32_t n_out);
-uint64_t cuda_queue_bytes(void);
+uint64_t cuda_queue_bytes(void); /* that a queue allocates on the device */
 bool cuda_weight_type(dtype t); /* products and embeddings of it exist */
 cuda_matrix cuda_matrix_of(const dev_weight *w);
 
@@ -97,6 +97,11 @@ status cuda_embed(backend_queue *q, dev_ptr out, const dev_weight *table, dev_pt
                   float scale, uint32_t n_rows);
 status cuda_rms_norm(backend_queue *q, dev_ptr out, dev_ptr x, dev_ptr w, uint32_t n, float eps,
                      uint32_t n_rows);
+status cuda_add_rms_norm(backend_queue *q, dev_ptr out, dev_ptr x, dev_ptr y, dev_ptr w, uint32_t n,
+                         float eps, uint32_t n_rows);
+status cuda_ffn(backend_queue *q, dev_ptr out, const dev_weight *gate, const dev_weight *up,
+                const dev_weight *down, dev_ptr x, dev_ptr a, dev_ptr b, bool gelu,
+                uint32_t n_rows);
 status cuda_matmul(backend_queue *q, dev_ptr out, const dev_weight *w, dev_ptr x, dev_ptr bias,
                    uint32_t n_rows);
 status cuda_rope(backend_queue *q, dev_ptr x, const rope_args *a, uint32_t n_heads, uint32_t n_head,

@@ -1,8 +1,6 @@
 // Ops that treat each value alone: silu_mul, gelu_mul, add, rope; and the look for NaN and
 // infinity.
-#include "kernels/cuda/common.cuh"
-
-#include "kernels/cpu/gelu.h"
+#include "kernels/cuda/activation.cuh"
 
 static constexpr uint32_t THREADS = 256;
 
@@ -16,8 +14,7 @@ static __global__ void silu_mul(float *out, const float *gate, const float *up, 
     kernel_begin();
     uint64_t i = (uint64_t)blockIdx.x * THREADS + threadIdx.x;
     if (i >= n) return;
-    float g = gate[i];
-    out[i] = __fmul_rn(__fdiv_rn(g, __fadd_rn(1.0f, exp_f32(-g))), up[i]);
+    out[i] = __fmul_rn(silu(gate[i]), up[i]);
 }
 
 cudaError_t cuda_launch_silu_mul(cudaStream_t s, float *out, const float *gate, const float *up,
@@ -31,8 +28,7 @@ static __global__ void gelu_mul(float *out, const float *gate, const float *up, 
     kernel_begin();
     uint64_t i = (uint64_t)blockIdx.x * THREADS + threadIdx.x;
     if (i >= n) return;
-    float g = gate[i], a = __fmaf_rn(__fmul_rn(g, g), GELU_C3, GELU_C1);
-    out[i] = __fmul_rn(__fdiv_rn(g, __fadd_rn(1.0f, exp_f32(__fmul_rn(g, a)))), up[i]);
+    out[i] = __fmul_rn(gelu(gate[i]), up[i]);
 }
 
 cudaError_t cuda_launch_gelu_mul(cudaStream_t s, float *out, const float *gate, const float *up,
@@ -48,8 +44,21 @@ static __global__ void add(float *x, const float *y, uint64_t n)
     if (i < n) x[i] = __fadd_rn(x[i], y[i]);
 }
 
+static __global__ void add_quads(float4 *x, const float4 *y, uint64_t n)
+{
+    kernel_begin();
+    uint64_t i = (uint64_t)blockIdx.x * THREADS + threadIdx.x;
+    if (i >= n) return;
+    float4 a = x[i], b = y[i];
+    x[i] = make_float4(__fadd_rn(a.x, b.x), __fadd_rn(a.y, b.y), __fadd_rn(a.z, b.z),
+                       __fadd_rn(a.w, b.w));
+}
+
 cudaError_t cuda_launch_add(cudaStream_t s, float *x, const float *y, uint64_t n)
 {
+    if (n % 4 == 0 && ((uintptr_t)x | (uintptr_t)y) % 16 == 0)
+        return start(add_quads, blocks_of(n / 4), THREADS, 0, s, (float4 *)x, (const float4 *)y,
+                     n / 4);
     return start(add, blocks_of(n), THREADS, 0, s, x, y, n);
 }
 

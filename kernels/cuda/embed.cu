@@ -37,12 +37,12 @@ static __device__ float weight_value(const cuda_matrix &w, uint32_t o, uint32_t 
                        (uint64_t)(k / unit_in) * cuda_unit_bytes(w.form);
     if (w.form == FORM_Q4K || w.form == FORM_Q6K)
         return unit_value(w.form, unit, o % TILE_OUT, k % unit_in);
-    uint32_t place = value_place(o % TILE_OUT, k % BLOCK_IN);
     if (w.form == FORM_F16) {
-        float v = __half2float(((const __half *)unit)[place]);
+        float v = __half2float(((const __half *)unit)[core_place(o % TILE_OUT, k % BLOCK_IN)]);
         int half = -w.exponent / 2;
         return __fmul_rn(__fmul_rn(v, pow2(half)), pow2(-w.exponent - half));
     }
+    uint32_t place = value_place(o % TILE_OUT, k % BLOCK_IN);
     float d = __half2float(((const __half *)(unit + 256))[o % TILE_OUT]);
     return __fmul_rn(d, (float)((int)(uint8_t)unit[place] - 128));
 }

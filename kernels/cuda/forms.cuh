@@ -22,11 +22,23 @@ __host__ __device__ __forceinline__ uint32_t value_input(uint32_t lane, uint32_t
     return i / 4 * 16 + i % 4 / 2 * 8 + lane % 4 * 2 + i % 2;
 }
 
+// And in a block of FORM_F16.
+__host__ __device__ __forceinline__ uint32_t core_place(uint32_t o, uint32_t k)
+{
+    return k / 8 * 64 + o * 8 + k % 8;
+}
+
 struct form_f16 {
     static constexpr uint32_t unit_blocks = 1, bytes = F16_BLOCK, unit_bytes = bytes;
+    // Four core matrices dealt out to the warp. block: in shared memory.
     static __device__ __forceinline__ uint4 operand(const char *block, uint32_t lane)
     {
-        return *reinterpret_cast<const uint4 *>(block + lane * 16);
+        uint4 v;
+        asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+                     : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                     : "r"(shared_address(block) + lane * 16)
+                     : "memory");
+        return v;
     }
     template <class F>
     static __device__ __forceinline__ void each(const char *unit, uint32_t lane, F f)

@@ -29,10 +29,11 @@ extern "C" {
 
 /* How a weight lies on the device: tiles of 8 outputs, each a row of units (forms.cuh).
  * FORM_ROWS: none of that: as stored, f32 rows.
- * FORM_F16: a unit is a block of 32 inputs: [32 lanes][8 x f16]. Lane l holds output l / 4 and, with
- *     q = l % 4, inputs 2q, 2q+1, 2q+8, 2q+9 and the same plus 16: what the tensor core takes as its
- *     operand. Ends are filled with zeros.
- * FORM_Q8: the same order, values as unsigned bytes (q + 128), then the 8 scales (f16).
+ * FORM_F16: a unit is a block of 32 inputs: [4][8 outputs][8 x f16], core matrices of the tensor
+ *     core. Ends are filled with zeros.
+ * FORM_Q8: a unit is such a block in the order of lanes: lane l holds output l / 4 and, with
+ *     q = l % 4, inputs 2q, 2q+1, 2q+8, 2q+9 and the same plus 16, what it takes as its operand; as
+ *     unsigned bytes (q + 128), then the 8 scales (f16).
  * FORM_Q4K, FORM_Q6K: a unit is a super-block of 256 inputs in the same order of lanes; n_in and
  *     what a segment takes of it are whole units. Types without a form here are held as FORM_F16. */
 typedef enum { FORM_ROWS, FORM_F16, FORM_Q8, FORM_Q4K, FORM_Q6K } cuda_form;
@@ -89,8 +90,13 @@ static inline BOTH_SIDES uint64_t cuda_tile_bytes(cuda_form form, uint32_t n_in)
     return (uint64_t)(cuda_blocks_in(n_in) / cuda_unit_blocks(form)) * cuda_unit_bytes(form);
 }
 
-/* Once per device, before the products: shared memory limits. */
+/* Once per device, before the kernels: shared memory limits, and what prompts need. */
 cudaError_t cuda_matmul_setup(void);
+typedef struct {
+    void *encode_tiled; /* the driver's */
+    uint32_t n_sms;
+} cuda_prompt;
+cudaError_t cuda_prompt_setup(cuda_prompt *p);
 
 /* --- products; out f32 [n_rows, n_out], bias f32 [n_out] or NULL --- */
 
@@ -102,20 +108,33 @@ cudaError_t cuda_prepare_rows(cudaStream_t s, void *prepared, int32_t *exponents
 /* One row, from f32. */
 cudaError_t cuda_matmul_one(cudaStream_t s, float *out, const cuda_matrix *w, const float *x,
                             const float *bias, uint32_t n_sms);
-/* Prepared rows; the weights are read once for each 16. */
+/* Rows of cuda_prepare_rows; the weights are read once for each 16. */
 cudaError_t cuda_matmul_few(cudaStream_t s, float *out, const cuda_matrix *w, const void *prepared,
                             const int32_t *exponents, const float *bias, uint32_t n_rows,
                             uint32_t n_sms);
-/* The same for many rows: more than 8. FORM_F16 or FORM_Q8. */
-cudaError_t cuda_matmul_many(cudaStream_t s, float *out, const cuda_matrix *w, const void *prepared,
-                             const int32_t *exponents, const float *bias, uint32_t n_rows);
+
+/* Many rows: x to f16 as core matrices, [n_rows/8][n/32][4][8 rows][8 x f16]; rows past the last are
+ * left as they are. */
+cudaError_t cuda_prepare_many(cudaStream_t s, void *prepared, int32_t *exponents, const float *x,
+                              uint32_t n, uint32_t n_rows);
+/* The same of silu (gelu: gelu) of gate times up, both f32 [n_rows, n]. */
+cudaError_t cuda_prepare_glu(cudaStream_t s, void *prepared, int32_t *exponents, const float *gate,
+                             const float *up, bool gelu, uint32_t n, uint32_t n_rows);
+/* Rows of cuda_prepare_many with a weight of FORM_F16; a row of out begins out_stride floats after
+ * the one before it. */
+cudaError_t cuda_matmul_many(cudaStream_t s, const cuda_prompt *p, float *out, uint32_t out_stride,
+                             const cuda_matrix *w, const void *prepared, const int32_t *exponents,
+                             const float *bias, uint32_t n_rows);
+/* n_tiles tiles of a packed weight, the first of them `tile`, as FORM_F16. */
+cudaError_t cuda_expand(cudaStream_t s, void *to, const cuda_matrix *w, uint32_t tile,
+                        uint32_t n_tiles);
 cudaError_t cuda_matmul_f32(cudaStream_t s, float *out, const cuda_matrix *w, const float *x,
                             const float *bias, uint32_t n_rows);
 
 /* --- weights --- */
 
-/* Tiles of w in FORM_F16, at `to`: cuda_tile_bytes(FORM_F16, w->n_in) each. */
-cudaError_t cuda_expand(cudaStream_t s, void *to, const cuda_matrix *w);
+/* Device bytes that a matrix takes, the driver's rounding left out. */
+uint64_t cuda_weight_bytes(dtype type, uint32_t n_in, uint32_t n_out);
 /* n_out rows (a multiple of TILE_OUT, or the matrix's last) of `stored`, as the file has them, to
  * tiles at `to`. FORM_F16 of BF16: the bits only; *max_bits grows to the largest magnitude. */
 cudaError_t cuda_repack(cudaStream_t s, void *to, cuda_form form, const void *stored, dtype type,
@@ -126,8 +145,14 @@ cudaError_t cuda_scale_bf16(cudaStream_t s, void *values, uint64_t n, int32_t ex
 /* --- the other ops, as backend.h says --- */
 cudaError_t cuda_launch_embed(cudaStream_t s, float *out, const cuda_matrix *table,
                               const uint32_t *tokens, float scale, uint32_t n_rows);
-cudaError_t cuda_launch_rms_norm(cudaStream_t s, float *out, const float *x, const float *w,
-                                 uint32_t n, float eps, uint32_t n_rows);
+/* y NULL, or added to x first. cuda_launch_rms_norm_prepare: where cuda_rms_norm_prepares, out also as
+ * cuda_prepare_many makes it. */
+cudaError_t cuda_launch_rms_norm(cudaStream_t s, float *out, float *x, const float *y,
+                                 const float *w, uint32_t n, float eps, uint32_t n_rows);
+bool cuda_rms_norm_prepares(const float *out, const float *w, uint32_t n);
+cudaError_t cuda_launch_rms_norm_prepare(cudaStream_t s, float *out, float *x, const float *y,
+                                         const float *w, uint32_t n, float eps, uint32_t n_rows,
+                                         void *prepared, int32_t *exponents);
 cudaError_t cuda_launch_rope(cudaStream_t s, float *x, const float *cos, const float *sin,
                              uint32_t n_rot, bool neox, uint32_t n_heads, uint32_t n_head,
                              uint32_t n_rows);
@@ -159,9 +184,20 @@ cudaError_t cuda_launch_attention_cells(cudaStream_t s, float *out, const float 
                                         const cuda_kv *kv, uint32_t n_heads, float scale,
                                         uint32_t window, uint32_t n_rows, float *partial,
                                         uint32_t n_cells);
+/* An f16 cache with heads of a multiple of 8 up to 256 (attention_core.cuh): n_cells as above, 0: each
+ * block walks its rows' cells. cuda_launch_attention_prompt: many rows, few tables among them, heads
+ * of cuda_attention_prompt_takes. The same bits. */
+cudaError_t cuda_launch_attention_f16(cudaStream_t s, float *out, const float *x, const cuda_kv *kv,
+                                      uint32_t n_heads, float scale, uint32_t window,
+                                      uint32_t n_rows, float *partial, uint32_t n_cells);
+bool cuda_attention_prompt_takes(uint32_t n_head);
+cudaError_t cuda_attention_prompt_setup(void);
+cudaError_t cuda_launch_attention_prompt(cudaStream_t s, const cuda_prompt *p, float *out,
+                                         const float *x, const cuda_kv *kv, uint32_t n_heads,
+                                         float scale, uint32_t window, uint32_t n_rows);
 uint64_t cuda_partial_floats(uint32_t n_rows, uint32_t n_heads, uint32_t n_head, uint32_t n_cells);
-/* Blocks that an attention without cells would have. */
-uint32_t cuda_attention_blocks(uint32_t n_rows, uint32_t n_heads, uint32_t n_kv_heads);
+/* Blocks that an attention without cells would have, for an f16 cache as above or another. */
+uint32_t cuda_attention_blocks(uint32_t n_rows, uint32_t n_heads, uint32_t n_kv_heads, bool f16);
 #define ATTENTION_HEAD_MAX 1024u
 
 #ifdef __cplusplus

@@ -247,7 +247,7 @@ template <class form> static cudaError_t allow()
     return cudaSuccess;
 }
 
-extern "C" cudaError_t cuda_decode_setup(void)
+cudaError_t cuda_matmul_setup(void)
 {
     for (cuda_form f : {FORM_F16, FORM_Q8, FORM_Q4K, FORM_Q6K}) {
         cudaError_t e = with_form(f, [](auto form) { return allow<decltype(form)>(); });

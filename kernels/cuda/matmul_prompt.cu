@@ -1,172 +1,311 @@
-// Products of many rows: tiles of 128 rows and 128 outputs, 8 warps of 64 rows each, both operands
-// in the order of the tensor core already, so that a stage is copied as it lies. (By 16 bytes a
-// thread: two dozen bulk copies a stage, one after the other, held up the warp that issued them.)
-// Between segments the sums wait in `out`, each in its own thread's places.
-#include "kernels/cuda/forms.cuh"
+// Products of many rows: tiles of 128 rows and up to 256 outputs. A block is three warpgroups: one
+// thread of the first lets the copy engine fill a ring of stages (64 values of k), the other two
+// multiply, 64 rows each. Two blocks of a cluster take neighbouring rows of the same outputs, and each brings
+// both of them half of the weights. A persistent grid walks the tiles, rows first, so that what is
+// in the cache is read again. Between segments the sums wait in `out`, each in its own thread's
+// places.
+#include "kernels/cuda/hopper.cuh"
 
-static constexpr uint32_t WARP_TILES = 4; // of 8 outputs, in each of 4 columns of warps
-static constexpr uint32_t ROWS = 128, OUTS = 4 * WARP_TILES * TILE_OUT;
-static constexpr uint32_t STEP = 2, SLOTS = 3, BLOCKS_PER_SM = 2; // STEP: blocks of K in a stage
-static constexpr uint32_t X_GROUP = STEP * 1024, X_BYTES = ROWS / 16 * X_GROUP;
+static constexpr uint32_t ROWS = 128, GROUP = 8; // GROUP: rows of a core matrix
+static constexpr uint32_t STEP = 2;              // blocks of k in a stage
+static constexpr uint32_t GROUP_BYTES = STEP * F16_BLOCK, X_BYTES = ROWS / GROUP * GROUP_BYTES;
+
+// By the number of outputs in a tile: a stage holds 128 rows' part, then the outputs'.
+template <uint32_t OUTS> struct ring_of {
+    static constexpr uint32_t half_groups = OUTS / GROUP / 2; // what one block of a cluster brings
+    static constexpr uint32_t half_bytes = half_groups * GROUP_BYTES;
+    static constexpr uint32_t bytes = X_BYTES + 2 * half_bytes;
+    static constexpr uint32_t slots = 200 * 1024 / bytes;
+    static constexpr uint32_t shared_bytes = 1024 + slots * bytes;
+};
 
 struct prompt_args {
+    CUtensorMap x, w;
     float *out;
-    const char *w, *prepared;
     const int32_t *exponents;
     const float *bias;
-    uint32_t n_in, n_out, n_rows, n_segments;
+    uint32_t n_blocks, segment_blocks, n_out, out_stride, n_rows, n_row_pairs, n_tiles;
     int32_t w_exponent;
 };
 
-template <class form> __host__ __device__ constexpr uint32_t slot_bytes()
-{
-    return X_BYTES + OUTS / TILE_OUT * STEP * form::bytes;
-}
-
-static __device__ __forceinline__ void copy_16(char *to, const char *from)
-{
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(to)), "l"(from)
-                 : "memory");
-}
-
-// A segment's sum joins those before it; the last one is finished.
-static __device__ __forceinline__ void put(const prompt_args &a, uint32_t r, uint32_t o, float sum,
-                                           bool first, bool last)
-{
-    if (r >= a.n_rows || o >= a.n_out) return;
-    float *place = &a.out[(uint64_t)r * a.n_out + o];
-    if (!first) sum = __fadd_rn(*place, sum);
-    *place = last ? finish_sum(sum, a.exponents[r] + a.w_exponent, a.bias, o) : sum;
-}
-
-template <class form>
-__global__ void __launch_bounds__(256, BLOCKS_PER_SM) matmul_prompt(const prompt_args a)
-{
-    extern __shared__ __align__(128) char shared[];
-    constexpr uint32_t SLOT = slot_bytes<form>(), W_TILE = STEP * form::bytes;
-    kernel_begin();
-    uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    uint32_t n_blocks = cuda_blocks_in(a.n_in), n_tiles = (a.n_out + TILE_OUT - 1) / TILE_OUT;
-    uint32_t n_groups = (a.n_rows + 15) / 16;
-    uint32_t segment_blocks = (n_blocks + a.n_segments - 1) / a.n_segments;
-    uint32_t group0 = blockIdx.x * (ROWS / 16), tile0 = blockIdx.y * (OUTS / TILE_OUT);
-
-    // Stages in order: segment by segment, STEP blocks each, a shorter one at a segment's end.
-    // Groups and tiles past the matrix's end: its last one again, never stored.
-    uint32_t next = 0, next_end = min(segment_blocks, n_blocks), next_slot = 0;
-    auto fetch = [&] {
-        if (next < n_blocks) {
-            uint32_t n = min(STEP, next_end - next);
-            char *to = shared + next_slot * SLOT;
-#pragma unroll
-            for (uint32_t i = threadIdx.x; i < X_BYTES / 16; i += 256) {
-                uint32_t at = i % (X_GROUP / 16) * 16, g = i / (X_GROUP / 16);
-                uint64_t from = (uint64_t)min(group0 + g, n_groups - 1) * n_blocks + next;
-                if (at < n * 1024) copy_16(to + g * X_GROUP + at, a.prepared + from * 1024 + at);
-            }
-#pragma unroll
-            for (uint32_t i = threadIdx.x; i < OUTS / TILE_OUT * W_TILE / 16; i += 256) {
-                uint32_t at = i % (W_TILE / 16) * 16, t = i / (W_TILE / 16);
-                uint64_t from = (uint64_t)min(tile0 + t, n_tiles - 1) * n_blocks + next;
-                if (at < n * form::bytes)
-                    copy_16(to + X_BYTES + t * W_TILE + at, a.w + from * form::bytes + at);
-            }
-            next += n;
-            if (next == next_end) next_end = min(next_end + segment_blocks, n_blocks);
-            if (++next_slot == SLOTS) next_slot = 0;
+// Where in the ring. The stages of a tile come segment by segment, STEP blocks each, a shorter one at
+// a segment's end.
+struct stage_walk {
+    uint32_t slot, parity;
+    __device__ __forceinline__ void next(uint32_t n_slots)
+    {
+        if (++slot == n_slots) {
+            slot = 0;
+            parity ^= 1;
         }
-        asm volatile("cp.async.commit_group;" ::: "memory");
-    };
-    for (uint32_t i = 0; i + 1 < SLOTS; i++)
-        fetch();
+    }
+};
 
-    uint32_t row_warp = warp / 4, out_warp = warp % 4, slot = 0;
-    float d[4][WARP_TILES][4];
-    for (uint32_t begin = 0; begin < n_blocks; begin += segment_blocks) {
-        uint32_t end = min(begin + segment_blocks, n_blocks);
-#pragma unroll
-        for (int g = 0; g < 4; g++) {
-#pragma unroll
-            for (int t = 0; t < (int)WARP_TILES; t++)
-                d[g][t][0] = d[g][t][1] = d[g][t][2] = d[g][t][3] = 0;
-        }
-        for (uint32_t b = begin; b < end; b += STEP) {
-            uint32_t n = min(STEP, end - b);
-            const char *x = shared + slot * SLOT + row_warp * 4 * X_GROUP;
-            const char *w = shared + slot * SLOT + X_BYTES + out_warp * WARP_TILES * W_TILE;
-            asm volatile("cp.async.wait_group %0;" ::"n"(SLOTS - 2) : "memory");
-            __syncthreads(); // the stage is here, and the one before it is no longer read
-            fetch();
-            for (uint32_t j = 0; j < n; j++) {
-                uint4 wv[WARP_TILES];
-#pragma unroll
-                for (int t = 0; t < (int)WARP_TILES; t++)
-                    wv[t] = form::operand(w + t * W_TILE + j * form::bytes, lane);
-#pragma unroll
-                for (int h = 0; h < 2; h++) { // a k16 step: 16 sums that do not wait for each other
-#pragma unroll
-                    for (int g = 0; g < 4; g++) {
-                        uint4 v = ((const uint4 *)(x + g * X_GROUP + j * 1024))[h * 32 + lane];
-#pragma unroll
-                        for (int t = 0; t < (int)WARP_TILES; t++)
-                            mma_step(d[g][t], v.x, v.y, v.z, v.w, h == 0 ? wv[t].x : wv[t].z,
-                                     h == 0 ? wv[t].y : wv[t].w);
-                    }
-                }
-            }
-            if (++slot == SLOTS) slot = 0;
-        }
-        uint32_t r0 = (group0 + row_warp * 4) * 16 + lane / 4;
-        uint32_t o0 = (tile0 + out_warp * WARP_TILES) * TILE_OUT + lane % 4 * 2;
-        // Not known before the loop above: 64 addresses held through it would be spilled.
-        asm volatile("" : "+r"(r0), "+r"(o0));
-#pragma unroll
-        for (int g = 0; g < 4; g++) {
-#pragma unroll
-            for (int t = 0; t < (int)WARP_TILES; t++) {
-#pragma unroll
-                for (int v = 0; v < 4; v++)
-                    put(a, r0 + g * 16 + v / 2 * 8, o0 + t * TILE_OUT + v % 2, d[g][t][v],
-                        begin == 0, end == n_blocks);
+template <uint32_t OUTS>
+static __device__ void fill_ring(const prompt_args &a, char *stages, uint64_t *full,
+                                 uint64_t *empty)
+{
+    using ring = ring_of<OUTS>;
+    uint32_t rank = cluster_rank();
+    stage_walk at = {0, 1}; // a ring that nobody has used yet is empty
+    for (uint32_t tile = blockIdx.x / 2; tile < a.n_tiles; tile += gridDim.x / 2) {
+        uint32_t row_tile = tile % a.n_row_pairs * 2 + rank, out_tile = tile / a.n_row_pairs;
+        uint32_t x_group = row_tile * (ROWS / GROUP);
+        uint32_t w_group = out_tile * (OUTS / GROUP) + rank * ring::half_groups;
+        for (uint32_t begin = 0; begin < a.n_blocks; begin += a.segment_blocks) {
+            uint32_t end = min(begin + a.segment_blocks, a.n_blocks);
+            for (uint32_t b = begin; b < end; b += STEP) {
+                char *to = stages + at.slot * ring::bytes;
+                barrier_wait(empty + at.slot, at.parity);
+                barrier_expect(full + at.slot, ring::bytes);
+                fetch_box(to, &a.x, b * (F16_BLOCK / 8), x_group, full + at.slot);
+                fetch_box_to(to + X_BYTES + rank * ring::half_bytes, &a.w, b * (F16_BLOCK / 8), w_group,
+                             full + at.slot, 3);
+                at.next(ring::slots);
             }
         }
     }
 }
 
-template <class form> static cudaError_t launch(cudaStream_t s, const prompt_args &a)
+// A segment's sums join those before them; the last ones are finished. All outputs of the tile are
+// there: eight pairs at a time, their loads together.
+template <int N>
+static __device__ __forceinline__ void put_row(const prompt_args &a, const float (&d)[N], uint32_t h,
+                                               float *to, uint32_t out0, float2 scale,
+                                               bool first, bool last)
 {
-    dim3 grid((a.n_rows + ROWS - 1) / ROWS, (a.n_out + OUTS - 1) / OUTS);
-    return start(matmul_prompt<form>, grid, 256, SLOTS * slot_bytes<form>(), s, a);
+#pragma unroll
+    for (uint32_t t0 = 0; t0 < N / 4; t0 += 8) {
+        float2 v[8];
+#pragma unroll
+        for (uint32_t t = 0; t < 8; t++)
+            v[t] = make_float2(d[(t0 + t) * 4 + h * 2], d[(t0 + t) * 4 + h * 2 + 1]);
+        if (!first) {
+            float2 before[8];
+#pragma unroll
+            for (uint32_t t = 0; t < 8; t++)
+                before[t] = *(const float2 *)(to + (t0 + t) * 8);
+#pragma unroll
+            for (uint32_t t = 0; t < 8; t++) {
+                v[t].x = __fadd_rn(before[t].x, v[t].x);
+                v[t].y = __fadd_rn(before[t].y, v[t].y);
+            }
+        }
+        if (last) { // finish_sum, its powers of two made once
+#pragma unroll
+            for (uint32_t t = 0; t < 8; t++) {
+                v[t].x = __fmul_rn(__fmul_rn(v[t].x, scale.x), scale.y);
+                v[t].y = __fmul_rn(__fmul_rn(v[t].y, scale.x), scale.y);
+            }
+            if (a.bias != nullptr) {
+#pragma unroll
+                for (uint32_t t = 0; t < 8; t++) {
+                    v[t].x = __fadd_rn(v[t].x, a.bias[out0 + (t0 + t) * 8]);
+                    v[t].y = __fadd_rn(v[t].y, a.bias[out0 + (t0 + t) * 8 + 1]);
+                }
+            }
+        }
+#pragma unroll
+        for (uint32_t t = 0; t < 8; t++)
+            *(float2 *)(to + (t0 + t) * 8) = v[t];
+    }
 }
 
-template <class form> static cudaError_t allow()
+// The same at the end of the outputs, or where rows do not begin on 8 bytes: one by one.
+template <int N>
+static __device__ __forceinline__ void put_some(const prompt_args &a, const float (&d)[N], uint32_t h,
+                                                float *to, uint32_t out0, int exponent,
+                                                bool first, bool last)
 {
-    return cudaFuncSetAttribute(matmul_prompt<form>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                SLOTS * slot_bytes<form>());
+#pragma unroll
+    for (uint32_t i = 0; i < N / 2; i++) {
+        uint32_t at = i / 2 * 8 + i % 2;
+        if (out0 + at >= a.n_out) continue;
+        float v = d[i / 2 * 4 + h * 2 + i % 2];
+        if (!first) v = __fadd_rn(to[at], v);
+        to[at] = last ? finish_sum(v, exponent, a.bias, out0 + at) : v;
+    }
 }
 
-extern "C" cudaError_t cuda_decode_setup(void);
-
-cudaError_t cuda_matmul_setup(void)
+template <int N>
+static __device__ __forceinline__ void put(const prompt_args &a, const float (&d)[N], uint32_t row,
+                                           uint32_t out_tile, bool first, bool last)
 {
-    cudaError_t e = cuda_decode_setup();
-    if (e == cudaSuccess) e = allow<form_f16>();
-    if (e == cudaSuccess) e = allow<form_q8>();
-    return e;
+    constexpr uint32_t OUTS = 2 * N;
+    uint32_t lane = threadIdx.x % 32, out0 = out_tile * OUTS + lane % 4 * 2;
+    bool whole = (out_tile + 1) * OUTS <= a.n_out && a.out_stride % 2 == 0;
+#pragma unroll
+    for (uint32_t h = 0; h < 2; h++) {
+        uint32_t r = row + lane / 4 + h * 8;
+        if (r >= a.n_rows) continue;
+        int exponent = a.exponents[r] + a.w_exponent, half = -exponent / 2;
+        float *to = a.out + (uint64_t)r * a.out_stride + out0;
+        if (whole)
+            put_row(a, d, h, to, out0, make_float2(pow2(half), pow2(-exponent - half)), first,
+                    last);
+        else
+            put_some(a, d, h, to, out0, exponent, first, last);
+    }
 }
 
-cudaError_t cuda_matmul_many(cudaStream_t s, float *out, const cuda_matrix *w, const void *prepared,
-                             const int32_t *exponents, const float *bias, uint32_t n_rows)
+static __device__ __forceinline__ void release(uint64_t *empty)
 {
-    prompt_args a = {out,
-                     (const char *)w->data,
-                     (const char *)prepared,
-                     exponents,
-                     bias,
-                     w->n_in,
-                     w->n_out,
-                     n_rows,
-                     cuda_segments(w->n_in),
-                     w->exponent};
-    return w->form == FORM_Q8 ? launch<form_q8>(s, a) : launch<form_f16>(s, a);
+    if (threadIdx.x % 32 < 2) barrier_arrive_at(empty, threadIdx.x % 32);
+}
+
+template <uint32_t OUTS>
+static __device__ void multiply_tiles(const prompt_args &a, char *stages, uint64_t *full,
+                                      uint64_t *empty)
+{
+    using ring = ring_of<OUTS>;
+    uint32_t rank = cluster_rank(), group = threadIdx.x / 128 - 1, warp = threadIdx.x / 32 % 4;
+    uint32_t x_at = group * (64 / GROUP * GROUP_BYTES);
+    stage_walk at = {0, 0};
+    float d[OUTS / 2];
+    for (uint32_t tile = blockIdx.x / 2; tile < a.n_tiles; tile += gridDim.x / 2) {
+        uint32_t row_tile = tile % a.n_row_pairs * 2 + rank, out_tile = tile / a.n_row_pairs;
+        uint32_t row = row_tile * ROWS + group * 64 + warp * 16;
+        for (uint32_t begin = 0; begin < a.n_blocks; begin += a.segment_blocks) {
+            uint32_t end = min(begin + a.segment_blocks, a.n_blocks), before = ring::slots, b = begin;
+#pragma unroll
+            for (int i = 0; i < (int)OUTS / 2; i++)
+                d[i] = 0;
+            wgmma_settle(d);
+            for (; b + 1 < end; b += STEP) {
+                uint64_t xs = operand_at(stages + at.slot * ring::bytes + x_at, 128, GROUP_BYTES);
+                uint64_t ws = operand_at(stages + at.slot * ring::bytes + X_BYTES, 128, GROUP_BYTES);
+                barrier_wait(full + at.slot, at.parity);
+                wgmma_begin();
+                wgmma(d, xs, ws);
+                wgmma(d, operand_further(xs, 256), operand_further(ws, 256));
+                wgmma(d, operand_further(xs, 512), operand_further(ws, 512));
+                wgmma(d, operand_further(xs, 768), operand_further(ws, 768));
+                wgmma_commit();
+                wgmma_wait<1>();
+                if (before < ring::slots) release(empty + before);
+                before = at.slot;
+                at.next(ring::slots);
+            }
+            if (b < end) { // half a stage
+                uint64_t xs = operand_at(stages + at.slot * ring::bytes + x_at, 128, GROUP_BYTES);
+                uint64_t ws = operand_at(stages + at.slot * ring::bytes + X_BYTES, 128, GROUP_BYTES);
+                barrier_wait(full + at.slot, at.parity);
+                wgmma_begin();
+                wgmma(d, xs, ws);
+                wgmma(d, operand_further(xs, 256), operand_further(ws, 256));
+                wgmma_commit();
+                wgmma_wait<1>();
+                if (before < ring::slots) release(empty + before);
+                before = at.slot;
+                at.next(ring::slots);
+            }
+            wgmma_wait<0>();
+            wgmma_settle(d);
+            release(empty + before);
+            put(a, d, row, out_tile, begin == 0, end == a.n_blocks);
+        }
+    }
+}
+
+template <uint32_t OUTS>
+static __global__ void __launch_bounds__(384, 1)
+    matmul_prompt(const __grid_constant__ prompt_args a)
+{
+    extern __shared__ char shared[];
+    __shared__ uint64_t full[ring_of<OUTS>::slots], empty[ring_of<OUTS>::slots];
+    char *stages = shared + (-shared_address(shared) & 1023);
+    if (threadIdx.x == 0) {
+        for (uint32_t i = 0; i < ring_of<OUTS>::slots; i++) {
+            barrier_init_for(full + i, 1);
+            barrier_init_for(empty + i, 16); // warps that multiply, in both blocks
+        }
+        barrier_init_done();
+    }
+    cluster_meet();
+    kernel_begin();
+    if (threadIdx.x < 128) {
+        registers_less<40>();
+        if (threadIdx.x == 0) fill_ring<OUTS>(a, stages, full, empty);
+    } else {
+        registers_more<232>();
+        multiply_tiles<OUTS>(a, stages, full, empty);
+    }
+    __syncwarp();
+    cluster_meet(); // the other block may still send here
+}
+
+typedef decltype(&cuTensorMapEncodeTiled) encode_tiled;
+
+template <uint32_t OUTS> static cudaError_t allow()
+{
+    return cudaFuncSetAttribute(matmul_prompt<OUTS>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                ring_of<OUTS>::shared_bytes);
+}
+
+cudaError_t cuda_prompt_setup(cuda_prompt *p)
+{
+    cudaDriverEntryPointQueryResult found;
+    cudaError_t e = cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &p->encode_tiled,
+                                                     12000, cudaEnableDefault, &found);
+    if (e != cudaSuccess) return e;
+    if (found != cudaDriverEntryPointSuccess) return cudaErrorNotSupported;
+    e = allow<256>();
+    if (e == cudaSuccess) e = allow<128>();
+    return e == cudaSuccess ? allow<64>() : e;
+}
+
+// Groups of 8 rows, each n_blocks blocks of k, as elements of 8 bytes; what lies outside is zero.
+static cudaError_t map_tiles(const cuda_prompt *p, CUtensorMap *map, const void *data,
+                             uint32_t n_groups, uint32_t n_blocks, uint32_t box_groups)
+{
+    cuuint64_t size[2] = {(cuuint64_t)n_blocks * (F16_BLOCK / 8), n_groups};
+    cuuint64_t stride[1] = {(cuuint64_t)n_blocks * F16_BLOCK};
+    cuuint32_t box[2] = {GROUP_BYTES / 8, box_groups}, step[2] = {1, 1};
+    CUresult r = ((encode_tiled)p->encode_tiled)(
+        map, CU_TENSOR_MAP_DATA_TYPE_UINT64, 2, (void *)data, size, stride, box, step,
+        CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_NONE,
+        CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+    return r == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue;
+}
+
+template <uint32_t OUTS>
+static cudaError_t launch(cudaStream_t s, const cuda_prompt *p, prompt_args &a, const void *w)
+{
+    uint32_t n_groups = (a.n_out + GROUP - 1) / GROUP;
+    cudaError_t e = map_tiles(p, &a.w, w, n_groups, a.n_blocks, ring_of<OUTS>::half_groups);
+    if (e != cudaSuccess) return e;
+    a.n_tiles = a.n_row_pairs * ((a.n_out + OUTS - 1) / OUTS);
+    return start_pairs(matmul_prompt<OUTS>, dim3(min(p->n_sms / 2, a.n_tiles) * 2), 384,
+                       ring_of<OUTS>::shared_bytes, s, a);
+}
+
+// What the grid's turns over the tiles cost: few large tiles leave much of the device idle.
+static uint64_t turns_cost(const cuda_prompt *p, const prompt_args &a, uint32_t outs)
+{
+    uint64_t n_tiles = (uint64_t)a.n_row_pairs * ((a.n_out + outs - 1) / outs);
+    return (n_tiles + p->n_sms / 2 - 1) / (p->n_sms / 2) * (outs + 48);
+}
+
+cudaError_t cuda_matmul_many(cudaStream_t s, const cuda_prompt *p, float *out, uint32_t out_stride,
+                             const cuda_matrix *w, const void *prepared, const int32_t *exponents,
+                             const float *bias, uint32_t n_rows)
+{
+    prompt_args a = {};
+    a.out = out;
+    a.exponents = exponents;
+    a.bias = bias;
+    a.n_blocks = cuda_blocks_in(w->n_in);
+    a.segment_blocks = (a.n_blocks + cuda_segments(w->n_in) - 1) / cuda_segments(w->n_in);
+    a.n_out = w->n_out;
+    a.out_stride = out_stride;
+    a.n_rows = n_rows;
+    a.n_row_pairs = (n_rows + 2 * ROWS - 1) / (2 * ROWS);
+    a.w_exponent = w->exponent;
+    cudaError_t e = map_tiles(p, &a.x, prepared, (n_rows + GROUP - 1) / GROUP, a.n_blocks,
+                              ROWS / GROUP);
+    if (e != cudaSuccess) return e;
+    uint64_t cost = turns_cost(p, a, 256), cost_128 = turns_cost(p, a, 128);
+    uint64_t cost_64 = turns_cost(p, a, 64);
+    if (cost <= cost_128 && cost <= cost_64) return launch<256>(s, p, a, w->data);
+    return cost_128 <= cost_64 ? launch<128>(s, p, a, w->data) : launch<64>(s, p, a, w->data);
 }

@@ -3,6 +3,7 @@
 #include "kernels/cuda/device.h"
 
 #define DECODE_ROWS 64u /* more are a prompt's */
+#define PROMPT_RUN  32u /* rows of one table side by side, on average, that attention takes together */
 
 /* Put a kernel on the queue: enter, launch, check. */
 #define LAUNCH(q, kernel, ...)                                                                     \
@@ -20,26 +21,60 @@ status cuda_embed(backend_queue *q, dev_ptr out, const dev_weight *table, dev_pt
     return ST_OK;
 }
 
-status cuda_rms_norm(backend_queue *q, dev_ptr out, dev_ptr x, dev_ptr w, uint32_t n, float eps,
-                     uint32_t n_rows)
-{
-    if (n_rows == 0) return ST_OK;
-    LAUNCH(q, cuda_launch_rms_norm, cuda_address(out), cuda_address(x), cuda_address(w), n, eps,
-           n_rows);
-    return ST_OK;
-}
-
 /* --- products ------------------------------------------------------------------------------- */
 
 /* Rows of x in the tensor core's order; they may be there from the product before. */
 static status prepare(backend_queue *q, uint64_t x, uint32_t n, uint32_t n_rows)
 {
     if (q->prepared_rows == n_rows && q->prepared_x == x && q->prepared_n == n) return ST_OK;
-    LAUNCH(q, cuda_prepare_rows, q->prepared, q->exponents, (const float *)(uintptr_t)x, n, n_rows);
+    const float *rows = (const float *)(uintptr_t)x;
+    if (n_rows <= DECODE_ROWS)
+        LAUNCH(q, cuda_prepare_rows, q->prepared, q->exponents, rows, n, n_rows);
+    else
+        LAUNCH(q, cuda_prepare_many, q->prepared, q->exponents, rows, n, n_rows);
     q->prepared_x = x;
     q->prepared_n = n;
     q->prepared_rows = n_rows;
     return ST_OK;
+}
+
+/* Rows of n values that `prepared` holds: whole tiles of a product. */
+static uint32_t prepared_rows_max(uint32_t n)
+{
+    uint64_t row_bytes = (uint64_t)cuda_blocks_in(n) * BLOCK_IN * 2;
+    uint32_t rows = (uint32_t)(CUDA_PREPARED_BYTES / row_bytes) / 128 * 128;
+    CHECK(rows > 0);
+    return rows < CUDA_PREPARED_ROWS ? rows : CUDA_PREPARED_ROWS;
+}
+
+static status norm(backend_queue *q, dev_ptr out, dev_ptr x, dev_ptr y, dev_ptr w, uint32_t n,
+                   float eps, uint32_t n_rows)
+{
+    if (n_rows == 0) return ST_OK;
+    float *to = cuda_address(out);
+    const float *by = cuda_address(w);
+    if (n_rows <= DECODE_ROWS || !cuda_rms_norm_prepares(to, by, n) || n_rows > prepared_rows_max(n)) {
+        LAUNCH(q, cuda_launch_rms_norm, to, cuda_address(x), cuda_address(y), by, n, eps, n_rows);
+        return ST_OK;
+    }
+    LAUNCH(q, cuda_launch_rms_norm_prepare, to, cuda_address(x), cuda_address(y), by, n, eps, n_rows,
+           q->prepared, q->exponents);
+    q->prepared_x = out.addr; /* most norms are a product's rows next */
+    q->prepared_n = n;
+    q->prepared_rows = n_rows;
+    return ST_OK;
+}
+
+status cuda_rms_norm(backend_queue *q, dev_ptr out, dev_ptr x, dev_ptr w, uint32_t n, float eps,
+                     uint32_t n_rows)
+{
+    return norm(q, out, x, (dev_ptr){0}, w, n, eps, n_rows);
+}
+
+status cuda_add_rms_norm(backend_queue *q, dev_ptr out, dev_ptr x, dev_ptr y, dev_ptr w, uint32_t n,
+                         float eps, uint32_t n_rows)
+{
+    return norm(q, out, x, y, w, n, eps, n_rows);
 }
 
 /* What is prepared is stale once its source has been written. */
@@ -49,27 +84,33 @@ static void forget_if_written(backend_queue *q, uint64_t out, uint64_t bytes)
     if (out < end && q->prepared_x < out + bytes) q->prepared_rows = 0;
 }
 
-/* Many rows, prepared: super-blocks are first made f16, where there is room for that. */
-static status product_many(backend_queue *q, float *out, const cuda_matrix *m, const float *bias,
-                           uint32_t n_rows)
+/* Prepared rows, many: a packed weight is expanded first, as much as has room at a time. */
+static status many(backend_queue *q, float *out, const cuda_matrix *m, const float *bias,
+                   uint32_t n_rows)
 {
     const backend_device *d = q->device;
-    cuda_matrix f16 = *m;
-    if (cuda_unit_blocks(m->form) > 1) {
-        f16.form = FORM_F16;
-        f16.data = q->expanded;
-        TRY(cuda_result(d, cuda_expand(q->stream, q->expanded, m), "cuda_expand", NULL));
+    if (m->form == FORM_F16)
+        return cuda_result(d,
+                           cuda_matmul_many(q->stream, &d->prompt, out, m->n_out, m, q->prepared,
+                                            q->exponents, bias, n_rows),
+                           "cuda_matmul_many", NULL);
+    uint64_t tile_bytes = (uint64_t)cuda_blocks_in(m->n_in) * F16_BLOCK;
+    uint32_t tiles_max = (uint32_t)(CUDA_EXPANDED_BYTES / tile_bytes) / 32 * 32;
+    uint32_t n_tiles = (m->n_out + TILE_OUT - 1) / TILE_OUT;
+    CHECK(tiles_max > 0);
+    for (uint32_t t = 0; t < n_tiles; t += tiles_max) {
+        uint32_t n = n_tiles - t < tiles_max ? n_tiles - t : tiles_max, o = t * TILE_OUT;
+        uint32_t n_out = m->n_out - o < n * TILE_OUT ? m->n_out - o : n * TILE_OUT;
+        cuda_matrix part = {q->expanded, FORM_F16, m->n_in, n_out, m->exponent};
+        TRY(cuda_result(d, cuda_expand(q->stream, q->expanded, m, t, n), "cuda_expand",
+                        NULL));
+        TRY(cuda_result(d,
+                        cuda_matmul_many(q->stream, &d->prompt, out + o, m->n_out, &part,
+                                         q->prepared, q->exponents, bias != NULL ? bias + o : NULL,
+                                         n_rows),
+                        "cuda_matmul_many", NULL));
     }
-    return cuda_result(
-        d, cuda_matmul_many(q->stream, out, &f16, q->prepared, q->exponents, bias, n_rows),
-        "cuda_matmul_many", NULL);
-}
-
-static bool has_room(const cuda_matrix *m)
-{
-    uint64_t n_tiles = ((uint64_t)m->n_out + TILE_OUT - 1) / TILE_OUT;
-    return cuda_unit_blocks(m->form) == 1 ||
-           n_tiles * cuda_tile_bytes(FORM_F16, m->n_in) <= CUDA_EXPANDED_BYTES;
+    return ST_OK;
 }
 
 static status product(backend_queue *q, float *out, const cuda_matrix *m, uint64_t x,
@@ -82,10 +123,12 @@ static status product(backend_queue *q, float *out, const cuda_matrix *m, uint64
                            "cuda_matmul_one", NULL);
     }
     TRY(prepare(q, x, m->n_in, n_rows));
-    if (n_rows > DECODE_ROWS && has_room(m)) return product_many(q, out, m, bias, n_rows);
-    return cuda_result(
-        d, cuda_matmul_few(q->stream, out, m, q->prepared, q->exponents, bias, n_rows, d->n_sms),
-        "cuda_matmul_few", NULL);
+    if (n_rows <= DECODE_ROWS)
+        return cuda_result(
+            d,
+            cuda_matmul_few(q->stream, out, m, q->prepared, q->exponents, bias, n_rows, d->n_sms),
+            "cuda_matmul_few", NULL);
+    return many(q, out, m, bias, n_rows);
 }
 
 status cuda_matmul(backend_queue *q, dev_ptr out, const dev_weight *w, dev_ptr x, dev_ptr bias,
@@ -95,10 +138,7 @@ status cuda_matmul(backend_queue *q, dev_ptr out, const dev_weight *w, dev_ptr x
     cuda_matrix m = cuda_matrix_of(w);
     const backend_device *d = q->device;
     TRY_CUDA(d, cudaSetDevice(d->ordinal), NULL);
-    uint64_t prepared_row = (uint64_t)cuda_blocks_in(w->n_in) * BLOCK_IN * 2;
-    uint32_t rows_max = (uint32_t)(CUDA_PREPARED_BYTES / prepared_row) / 128 * 128;
-    CHECK(rows_max > 0);
-    if (rows_max > CUDA_PREPARED_ROWS) rows_max = CUDA_PREPARED_ROWS;
+    uint32_t rows_max = prepared_rows_max(w->n_in);
     for (uint32_t r = 0; r < n_rows; r += rows_max) {
         uint32_t n = n_rows - r < rows_max ? n_rows - r : rows_max;
         float *to = (float *)cuda_address(out) + (uint64_t)r * w->n_out;
@@ -112,6 +152,30 @@ status cuda_matmul(backend_queue *q, dev_ptr out, const dev_weight *w, dev_ptr x
             TRY(product(q, to, &m, from, cuda_address(bias), n));
         }
         forget_if_written(q, (uintptr_t)to, (uint64_t)n * w->n_out * sizeof(float));
+    }
+    return ST_OK;
+}
+
+/* Many rows: the product of the activations is made where the next product reads it. */
+status cuda_ffn(backend_queue *q, dev_ptr out, const dev_weight *gate, const dev_weight *up,
+                const dev_weight *down, dev_ptr x, dev_ptr a, dev_ptr b, bool gelu, uint32_t n_rows)
+{
+    const dev_ptr none = {0};
+    cuda_matrix m = cuda_matrix_of(down);
+    uint32_t n = down->n_in, rows_max = prepared_rows_max(n);
+    TRY(cuda_matmul(q, a, gate, x, none, n_rows));
+    TRY(cuda_matmul(q, b, up, x, none, n_rows));
+    if (n_rows <= DECODE_ROWS || m.form == FORM_ROWS) {
+        TRY(gelu ? cuda_gelu_mul(q, a, a, b, (uint64_t)n_rows * n)
+                 : cuda_silu_mul(q, a, a, b, (uint64_t)n_rows * n));
+        return cuda_matmul(q, out, down, a, none, n_rows);
+    }
+    for (uint32_t r = 0; r < n_rows; r += rows_max) {
+        uint32_t rows = n_rows - r < rows_max ? n_rows - r : rows_max;
+        uint64_t at = (uint64_t)r * n;
+        LAUNCH(q, cuda_prepare_glu, q->prepared, q->exponents, (float *)cuda_address(a) + at,
+               (float *)cuda_address(b) + at, gelu, n, rows);
+        TRY(many(q, (float *)cuda_address(out) + (uint64_t)r * down->n_out, &m, NULL, rows));
     }
     return ST_OK;
 }
@@ -183,11 +247,12 @@ status cuda_kv_write(backend_queue *q, const kv_args *kv, dev_ptr k, dev_ptr v,
 /* A block per cell where whole rows would leave the device idle and the cells' results have room.
  */
 static uint32_t cells_of(const backend_queue *q, const kv_args *kv, const row_args *rows,
-                         uint32_t n_heads, uint32_t n_rows)
+                         uint32_t n_heads, uint32_t n_rows, bool f16)
 {
     uint32_t n_cells = (uint32_t)(((uint64_t)rows->n_positions + ATTN_CELL - 1) / ATTN_CELL);
     if (n_cells < 2) return 0;
-    if (cuda_attention_blocks(n_rows, n_heads, kv->n_kv_heads) >= 2 * q->device->n_sms) return 0;
+    if (cuda_attention_blocks(n_rows, n_heads, kv->n_kv_heads, f16) >= 2 * q->device->n_sms)
+        return 0;
     uint64_t bytes = cuda_partial_floats(n_rows, n_heads, kv->n_head, n_cells) * sizeof(float);
     return bytes <= CUDA_PARTIAL_BYTES ? n_cells : 0;
 }
@@ -199,8 +264,18 @@ status cuda_attention(backend_queue *q, dev_ptr out, dev_ptr x, const kv_args *k
     CHECK(kv->n_head <= ATTENTION_HEAD_MAX && n_heads % kv->n_kv_heads == 0);
     if (n_rows == 0) return ST_OK;
     cuda_kv a = kv_of(kv, rows);
-    uint32_t n_cells = cells_of(q, kv, rows, n_heads, n_rows);
-    if (n_cells == 0) {
+    bool f16 = kv->type == DT_F16 && kv->n_head % 8 == 0 && kv->n_head <= 256;
+    bool prompt = rows->n_runs > 0 && n_rows / PROMPT_RUN >= rows->n_runs;
+    if (f16 && prompt && cuda_attention_prompt_takes(kv->n_head)) {
+        LAUNCH(q, cuda_launch_attention_prompt, &q->device->prompt, cuda_address(out),
+               cuda_address(x), &a, n_heads, scale, window, n_rows);
+        return ST_OK;
+    }
+    uint32_t n_cells = cells_of(q, kv, rows, n_heads, n_rows, f16);
+    if (f16) {
+        LAUNCH(q, cuda_launch_attention_f16, cuda_address(out), cuda_address(x), &a, n_heads, scale,
+               window, n_rows, q->partial, n_cells);
+    } else if (n_cells == 0) {
         LAUNCH(q, cuda_launch_attention, cuda_address(out), cuda_address(x), &a, n_heads, scale,
                window, n_rows);
     } else {

@@ -1,5 +1,5 @@
-// Weights from the file's rows to the tiles of launch.h: a thread makes what one lane will read of
-// one block (8 values).
+// Weights from the file's rows to the tiles of launch.h: a thread makes 8 values of one output, which
+// for FORM_Q8 are what one lane will read of a block.
 #include "kernels/cuda/dequant.cuh"
 #include "kernels/cuda/forms.cuh"
 
@@ -17,10 +17,10 @@ static __global__ void repack_f16(uint4 *to, const uint8_t *stored, dtype type, 
     uint32_t largest = 0;
     if (i < (uint64_t)n_tiles * n_blocks * 32) {
         uint32_t lane = i % 32, block = (uint32_t)(i / 32 % n_blocks);
-        uint64_t o = i / 32 / n_blocks * TILE_OUT + lane / 4;
+        uint64_t o = i / 32 / n_blocks * TILE_OUT + lane % 8;
         uint32_t v[8];
         for (uint32_t j = 0; j < 8; j++) {
-            uint32_t k = block * BLOCK_IN + value_input(lane, j);
+            uint32_t k = block * BLOCK_IN + lane / 8 * 8 + j;
             v[j] = o < n_out && k < n_in ? f16_bits(type, stored + o * row_bytes, k) : 0;
             largest = max(largest, v[j] & 0x7fffu);
         }
@@ -136,27 +136,6 @@ cudaError_t cuda_repack(cudaStream_t s, void *to, cuda_form form, const void *st
     else
         repack_f16<<<grid, 256, 0, s>>>((uint4 *)to, from, type, row_bytes, n_in, n_out, max_bits);
     return cudaGetLastError();
-}
-
-template <class form> static __global__ void expand(uint4 *to, const char *units, uint64_t n)
-{
-    kernel_begin();
-    uint64_t i = (uint64_t)blockIdx.x * blockDim.x + threadIdx.x;
-    uint32_t lane = threadIdx.x % 32;
-    if (i >= n) return;
-    uint4 *block = to + i / 32 * form::unit_blocks * 32 + lane;
-    form::each(units + i / 32 * form::unit_bytes, lane,
-               [&](uint32_t j, uint4 w) { block[j * 32] = w; });
-}
-
-cudaError_t cuda_expand(cudaStream_t s, void *to, const cuda_matrix *w)
-{
-    uint64_t n_tiles = (w->n_out + TILE_OUT - 1) / TILE_OUT;
-    uint64_t n = n_tiles * (cuda_blocks_in(w->n_in) / cuda_unit_blocks(w->form)) * 32;
-    return with_form(w->form, [&](auto f) {
-        return start(expand<decltype(f)>, dim3((uint32_t)((n + 255) / 256)), 256, 0, s,
-                     (uint4 *)to, (const char *)w->data, n);
-    });
 }
 
 static __global__ void scale_bf16(uint4 *values, uint64_t n, float scale)

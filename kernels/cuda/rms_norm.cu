@@ -2,23 +2,98 @@
 // the tree of block_sum: an order that n alone fixes.
 #include "kernels/cuda/common.cuh"
 
+static __device__ __forceinline__ float norm_scale(float sum, uint32_t n, float eps)
+{
+    return __frcp_rn(__fsqrt_rn(__fadd_rn(__fdiv_rn(sum, (float)n), eps)));
+}
+
+// y: added to x first, or null.
 static __global__ void __launch_bounds__(256)
-    rms_norm(float *out, const float *x, const float *w, uint32_t n, float eps)
+    rms_norm(float *out, float *x, const float *y, const float *w, uint32_t n, float eps)
 {
     __shared__ float room[8];
     kernel_begin();
-    const float *row = x + (uint64_t)blockIdx.x * n;
-    float *to = out + (uint64_t)blockIdx.x * n, sum = 0;
-    for (uint32_t i = threadIdx.x; i < n; i += 256)
-        sum = __fmaf_rn(row[i], row[i], sum);
+    uint64_t at = (uint64_t)blockIdx.x * n;
+    float *row = x + at, *to = out + at, sum = 0;
+    for (uint32_t i = threadIdx.x; i < n; i += 256) {
+        float v = row[i];
+        if (y != nullptr) row[i] = v = __fadd_rn(v, y[at + i]);
+        sum = __fmaf_rn(v, v, sum);
+    }
     sum = block_sum(sum, room);
-    float s = __frcp_rn(__fsqrt_rn(__fadd_rn(__fdiv_rn(sum, (float)n), eps)));
+    float s = norm_scale(sum, n, eps);
     for (uint32_t i = threadIdx.x; i < n; i += 256)
         to[i] = __fmul_rn(__fmul_rn(row[i], s), w[i]);
 }
 
-cudaError_t cuda_launch_rms_norm(cudaStream_t s, float *out, const float *x, const float *w,
-                                 uint32_t n, float eps, uint32_t n_rows)
+// The same, and the result prepared for a product of many rows: n of a multiple of 8 up to 8192. The
+// row waits in shared memory to be taken by eights.
+static __global__ void __launch_bounds__(256)
+    rms_norm_prepare(float *out, float *x, const float *y, const float *w, uint32_t n, float eps,
+                     uint4 *prepared, int32_t *exponents)
 {
-    return start(rms_norm, n_rows, 256, 0, s, out, x, w, n, eps);
+    constexpr uint32_t EACH = 4;
+    extern __shared__ __align__(16) float held[];
+    __shared__ float room[8];
+    __shared__ uint32_t max_room[8];
+    kernel_begin();
+    uint32_t r = blockIdx.x, n_chunks = cuda_blocks_in(n) * 4, largest = 0;
+    uint64_t at = (uint64_t)r * n;
+    float sum = 0, v[EACH][8];
+#pragma unroll 8
+    for (uint32_t i = threadIdx.x; i < n; i += 256) {
+        float h = x[at + i];
+        if (y != nullptr) x[at + i] = h = __fadd_rn(h, y[at + i]);
+        held[i] = h;
+        sum = __fmaf_rn(h, h, sum);
+    }
+    float s = norm_scale(block_sum(sum, room), n, eps); // all of the row is held
+#pragma unroll
+    for (uint32_t j = 0; j < EACH; j++) {
+        uint32_t c = j * 256 + threadIdx.x;
+#pragma unroll
+        for (uint32_t i = 0; i < 8; i++)
+            v[j][i] = 0;
+        if (c * 8 >= n) continue;
+        float by[8];
+        *(float4 *)by = *(const float4 *)(w + c * 8);
+        *(float4 *)(by + 4) = *(const float4 *)(w + c * 8 + 4);
+        *(float4 *)v[j] = *(const float4 *)(held + c * 8);
+        *(float4 *)(v[j] + 4) = *(const float4 *)(held + c * 8 + 4);
+#pragma unroll
+        for (uint32_t i = 0; i < 8; i++) {
+            v[j][i] = __fmul_rn(__fmul_rn(v[j][i], s), by[i]);
+            largest = max(largest, magnitude_bits(v[j][i]));
+        }
+        *(float4 *)(out + at + c * 8) = *(const float4 *)v[j];
+        *(float4 *)(out + at + c * 8 + 4) = *(const float4 *)(v[j] + 4);
+    }
+    int exponent = cuda_scale_exponent(block_max(largest, max_room));
+    float scale = pow2(exponent);
+    if (threadIdx.x == 0) exponents[r] = exponent;
+    uint4 *to = prepared + (uint64_t)(r / 8) * n_chunks * 8 + r % 8;
+#pragma unroll
+    for (uint32_t j = 0; j < EACH; j++) {
+        uint32_t c = j * 256 + threadIdx.x;
+        if (c < n_chunks) to[c * 8] = chunk_of(v[j], scale);
+    }
+}
+
+cudaError_t cuda_launch_rms_norm(cudaStream_t s, float *out, float *x, const float *y,
+                                 const float *w, uint32_t n, float eps, uint32_t n_rows)
+{
+    return start(rms_norm, n_rows, 256, 0, s, out, x, y, w, n, eps);
+}
+
+bool cuda_rms_norm_prepares(const float *out, const float *w, uint32_t n)
+{
+    return n % 8 == 0 && n >= 512 && n <= 8192 && ((uintptr_t)out | (uintptr_t)w) % 16 == 0;
+}
+
+cudaError_t cuda_launch_rms_norm_prepare(cudaStream_t s, float *out, float *x, const float *y,
+                                         const float *w, uint32_t n, float eps, uint32_t n_rows,
+                                         void *prepared, int32_t *exponents)
+{
+    return start(rms_norm_prepare, n_rows, 256, n * sizeof(float), s, out, x, y, w, n, eps,
+                 (uint4 *)prepared, exponents);
 }

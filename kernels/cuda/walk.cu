@@ -1,28 +1,30 @@
-// The walk of one row through all layers (walk.h). Warps 0 to 15 of a block multiply and attend, the
-// last one copies weights. The row of a product is made anew by every block, in its shared memory.
+// The walk of one row through all layers (walk.h). The row of a product is made anew by every block,
+// in its shared memory.
 #include "kernels/cuda/walk_attention.cuh"
 
 #include "kernels/cpu/gelu.h"
 
 static constexpr uint32_t SHARED_MAX = 227 * 1024, NORM_THREADS = 256;
-static constexpr uint32_t NORM_EACH = WALK_NORM_MAX / NORM_THREADS;
 
 struct __align__(16) block_state
 {
-    uint64_t full[WARPS][SLOTS_MAX], empty[WARPS][SLOTS_MAX];
+    uint64_t full[WARPS][SLOTS_MAX];
     float parts[2][WARPS][8];
     float sums[8];
     uint32_t maxima[WARPS];
+    walk_product product[2]; // the one in hand and the next
+    float2 angles[WALK_HEAD_MAX / 2]; // cos and sin of the row's position
+    // then the row or an attention item, all products' walk_weights, the rings
 };
 
 // All blocks of the launch: what any of them wrote before is read (past the first cache) by all
 // after it.
 static __device__ void meet_all(uint32_t *count, uint32_t target)
 {
-    __threadfence();
     meet_block();
     if (threadIdx.x == 0) {
         uint32_t now;
+        __threadfence(); // for all of the block
         asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(count) : "memory");
         do {
             asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(now) : "l"(count) : "memory");
@@ -54,12 +56,10 @@ static __device__ int take_row(__half *xs, const float *x, uint32_t n, uint32_t 
 {
     constexpr uint32_t QUADS = WALK_IN_MAX / 4 / THREADS;
     float4 v[QUADS];
-    uint32_t largest = 0;
+    uint32_t largest = 0, n_quads = n / 4;
 #pragma unroll
-    for (uint32_t j = 0; j < QUADS; j++) {
-        uint32_t i = j * THREADS + threadIdx.x;
-        v[j] = i < n / 4 ? __ldcg((const float4 *)x + i) : make_float4(0, 0, 0, 0);
-    }
+    for (uint32_t j = 0; j < QUADS; j++) // past the end: the last once more
+        v[j] = __ldcg((const float4 *)x + min(j * THREADS + threadIdx.x, n_quads - 1));
 #pragma unroll
     for (uint32_t j = 0; j < QUADS; j++) {
         largest = max(largest, max(magnitude_bits(v[j].x), magnitude_bits(v[j].y)));
@@ -69,58 +69,57 @@ static __device__ int take_row(__half *xs, const float *x, uint32_t n, uint32_t 
     float scale = pow2(exponent);
 #pragma unroll
     for (uint32_t j = 0; j < QUADS; j++) {
-        uint32_t k = (j * THREADS + threadIdx.x) * 4;
-        if (k >= n) continue;
-        *(uint32_t *)(xs + place_of(k)) = scaled_pair(v[j].x, v[j].y, scale);
-        *(uint32_t *)(xs + place_of(k + 2)) = scaled_pair(v[j].z, v[j].w, scale);
+        uint32_t i = j * THREADS + threadIdx.x;
+        if (i >= n_quads) break;
+        *(uint32_t *)(xs + place_of(i * 4)) = scaled_pair(v[j].x, v[j].y, scale);
+        *(uint32_t *)(xs + place_of(i * 4 + 2)) = scaled_pair(v[j].z, v[j].w, scale);
     }
     return exponent;
 }
 
-// Have a norm's weights brought near before its row is there.
-static __device__ void call_norm(const float *norm, uint32_t n)
+// A thread's places of a row that a norm goes over, past the end the last: j of them.
+__device__ __forceinline__ uint32_t norm_place(uint32_t j, uint32_t n)
 {
-    if (norm == nullptr) return;
-    for (uint32_t i = threadIdx.x * 32; i < n; i += THREADS * 32)
-        asm volatile("prefetch.global.L2 [%0];" ::"l"(norm + i));
+    return min(j * NORM_THREADS + threadIdx.x % NORM_THREADS, n - 1);
 }
 
-// rms_norm.cu's operations, then take_row's.
+// rms_norm.cu's operations, then take_row's. meet: called when the norm's weights are asked for and
+// before the row is.
+template <uint32_t EACH, class M>
 static __device__ int take_normed(__half *xs, const float *x, const float *norm, uint32_t n,
-                                  float eps, block_state &b)
+                                  float eps, block_state &b, M meet)
 {
-    float v[NORM_EACH], w[NORM_EACH], sum = 0;
-    uint32_t largest = 0;
-    bool mine = threadIdx.x < NORM_THREADS;
+    float v[EACH], w[EACH], sum = 0;
+    uint32_t largest = 0, t = threadIdx.x;
+    bool mine = t < NORM_THREADS;
 #pragma unroll
-    for (uint32_t j = 0; j < NORM_EACH; j++) {
-        uint32_t i = j * NORM_THREADS + threadIdx.x;
-        v[j] = mine && i < n ? __ldcg(x + i) : 0;
-        w[j] = mine && i < n ? __ldg(norm + i) : 0;
-    }
+    for (uint32_t j = 0; j < EACH; j++)
+        w[j] = __ldg(norm + norm_place(j, n));
+    meet();
 #pragma unroll
-    for (uint32_t j = 0; j < NORM_EACH; j++)
-        sum = __fmaf_rn(v[j], v[j], sum);
+    for (uint32_t j = 0; j < EACH; j++)
+        v[j] = __ldcg(x + norm_place(j, n));
+#pragma unroll
+    for (uint32_t j = 0; j < EACH; j++)
+        if (j * NORM_THREADS + t < n) sum = __fmaf_rn(v[j], v[j], sum);
     sum = warp_sum(sum);
-    if (mine && threadIdx.x % 32 == 0) b.sums[threadIdx.x / 32] = sum;
+    if (mine && t % 32 == 0) b.sums[t / 32] = sum;
     meet_block();
     sum = b.sums[0];
     for (int i = 1; i < 8; i++)
         sum = __fadd_rn(sum, b.sums[i]);
     float s = __frcp_rn(__fsqrt_rn(__fadd_rn(__fdiv_rn(sum, (float)n), eps)));
 #pragma unroll
-    for (uint32_t j = 0; j < NORM_EACH; j++) {
-        if (!mine || j * NORM_THREADS + threadIdx.x >= n) continue;
+    for (uint32_t j = 0; j < EACH; j++) {
         v[j] = __fmul_rn(__fmul_rn(v[j], s), w[j]);
         largest = max(largest, magnitude_bits(v[j]));
     }
     int exponent = row_exponent(largest, b.maxima);
     float scale = pow2(exponent);
 #pragma unroll
-    for (uint32_t j = 0; j < NORM_EACH; j++) {
-        uint32_t k = j * NORM_THREADS + threadIdx.x;
-        if (mine && k < n) xs[place_of(k)] = __float2half_rn(__fmul_rn(v[j], scale));
-    }
+    for (uint32_t j = 0; j < EACH; j++)
+        if (mine && j * NORM_THREADS + t < n)
+            xs[place_of(j * NORM_THREADS + t)] = __float2half_rn(__fmul_rn(v[j], scale));
     return exponent;
 }
 
@@ -150,96 +149,144 @@ static __device__ float piece_sum(walk_ring &ring, cuda_form form, uint32_t n, c
 
 // The warp's pieces of a product; the row is in xs.
 static __device__ void multiply(const walk_args &a, walk_ring &ring, block_state &b,
-                                uint32_t product_i, const __half *xs, int exponent)
+                                const walk_weights &w, uint32_t product_i, const __half *xs,
+                                int exponent)
 {
-    const walk_product *p = a.product + product_i;
-    uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, turn = 0;
-    walk_share share(p, product_i, warp);
+    const walk_product &p = b.product[product_i % 2];
+    uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, turn = 0, begin, n;
+    uint32_t n_segments = 1u << w.segments_log2;
+    walk_share share(w, product_i, warp);
     float gate = 0;
-    for (uint32_t i = 0; i < share.n_pieces; i++) {
-        uint32_t part, tile, begin, n;
+    while (share.next(w)) {
         __syncwarp();
-        share.piece(p, i, &part, &tile);
-        cuda_form form = (cuda_form)p->part[part].form;
-        share.units(p, p->n_blocks / cuda_unit_blocks(form), &begin, &n);
-        uint32_t o = tile * TILE_OUT + lane / 4;
-        bool mine = lane % 4 == 0 && share.segment == 0 && o < p->part[part].n_out;
-        float *out = p->part[part].out + o;
-        float before = mine && p->end == WALK_ADD ? __ldcg(out) : 0;
+        cuda_form form = (cuda_form)w.form[share.part];
+        auto &part = p.part[share.part];
+        share.units(w, w.n_blocks / cuda_unit_blocks(form), &begin, &n);
+        uint32_t o = share.tile * TILE_OUT + lane / 4;
+        bool mine = lane % 4 == 0 && share.segment == 0 && o < part.n_out;
+        float before = mine && p.end == WALK_ADD ? __ldcg(part.out + o) : 0;
         float sum = piece_sum(ring, form, n,
                               (const char *)xs + begin * cuda_unit_blocks(form) * 64 + lane % 4 * 8,
                               lane);
-        if (p->n_segments > 1) {
+        if (n_segments > 1) {
             if (lane % 4 == 0) b.parts[turn][warp][lane / 4] = sum;
-            asm volatile("bar.sync %0, %1;" ::"r"(warp / p->n_segments + 2),
-                         "r"(32 * p->n_segments)
+            asm volatile("bar.sync %0, %1;" ::"r"((warp >> w.segments_log2) + 2),
+                         "r"(32 * n_segments)
                          : "memory");
-            for (uint32_t s = 1; s < p->n_segments; s++)
+            for (uint32_t s = 1; s < n_segments; s++)
                 sum = __fadd_rn(sum, b.parts[turn][(warp + s) % WARPS][lane / 4]);
             turn ^= 1;
         }
         if (!mine) continue;
-        float y = finish_sum(sum, exponent + p->part[part].exponent, p->part[part].bias, o);
-        if (share.paired && part == 0) {
-            gate = activated(p->end, y);
+        float y = finish_sum(sum, exponent + part.exponent, part.bias, o);
+        if (w.paired && share.part == 0) {
+            gate = activated(p.end, y);
             continue;
         }
-        if (share.paired) y = __fmul_rn(gate, y);
-        if (p->end == WALK_ADD) y = __fadd_rn(before, y);
-        *out = y;
-        if (magnitude_bits(y) < 0x7f800000u) continue;
-        if (p->is_hidden != 0) a.finite[0] = 1;
-        if (product_i == 4 * a.n_layers) a.finite[1] = 1;
+        if (w.paired) y = __fmul_rn(gate, y);
+        if (p.end == WALK_ADD) y = __fadd_rn(before, y);
+        part.out[o] = y;
+        if (p.finite_i != WALK_NO_FLAG && magnitude_bits(y) >= 0x7f800000u)
+            a.finite[p.finite_i] = 1;
     }
 }
 
-__global__ void __launch_bounds__(THREADS + 32, 1) walk(const walk_args a)
+// Ask for product i's description; and have it where it is read.
+static __device__ __forceinline__ uint32_t call_product(const walk_args &a, uint32_t i)
 {
-    extern __shared__ __align__(128) char shared[];
-    block_state &b = *(block_state *)shared;
-    char *row = shared + sizeof b, *slots = row + a.x_bytes;
-    uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    uint32_t n_slots = min((SHARED_MAX - (uint32_t)sizeof b - a.x_bytes) / (WARPS * SLOT), SLOTS_MAX);
-    if (threadIdx.x < WARPS) {
-        for (uint32_t i = 0; i < n_slots; i++) {
-            barrier_init(&b.full[threadIdx.x][i]);
-            barrier_init(&b.empty[threadIdx.x][i]);
-        }
-        barrier_init_done();
-    }
-    __syncthreads();
-    uint32_t mine = warp < WARPS ? warp : lane % WARPS;
-    walk_ring ring = {slots + mine * n_slots * SLOT, b.full[mine], b.empty[mine], n_slots, 0, 0};
-    if (warp == WARPS) {
-        if (lane < WARPS) feed(a, ring, lane);
-        return;
-    }
+    bool mine = threadIdx.x < sizeof(walk_product) / 4 && i < a.n_products;
+    return mine ? __ldg((const uint32_t *)(a.product + i) + threadIdx.x) : 0;
+}
 
+static __device__ __forceinline__ void put_product(block_state &b, uint32_t i, uint32_t word)
+{
+    if (threadIdx.x < sizeof(walk_product) / 4)
+        ((uint32_t *)&b.product[i % 2])[threadIdx.x] = word;
+}
+
+// The row of product i, when all blocks have met.
+static __device__ int take(const walk_args &a, block_state &b, __half *xs, uint32_t i,
+                           uint32_t target)
+{
+    const walk_product &p = b.product[i % 2];
+    auto meet = [&] {
+        if (i > 0) meet_all(a.meet, target);
+    };
+    if (p.norm == nullptr) {
+        meet();
+        return take_row(xs, p.x, p.n_in, b.maxima);
+    }
+    if (p.n_in <= 16 * NORM_THREADS)
+        return take_normed<16>(xs, p.x, p.norm, p.n_in, a.rms_eps, b, meet);
+    return take_normed<WALK_NORM_MAX / NORM_THREADS>(xs, p.x, p.norm, p.n_in, a.rms_eps, b, meet);
+}
+
+// All products and, in between, the attention.
+static __device__ void go(const walk_args &a, walk_ring &ring, block_state &b, char *row)
+{
     __half *xs = (__half *)row;
-    uint32_t position = __ldg(a.position), target = *(volatile uint32_t *)(a.meet + 1);
+    uint32_t target = *(volatile uint32_t *)(a.meet + 1);
     if (blockIdx.x == 0 && threadIdx.x < 2) a.finite[threadIdx.x] = 0;
-    call_norm(a.product[0].norm, a.product[0].n_in);
+    put_product(b, 0, call_product(a, 0));
+    call_angles(a, b.angles);
+    meet_block();
+    uint32_t position = __ldg(a.position), tables_at = __ldg(a.table);
     for (uint32_t i = 0; i < a.n_products; i++) {
-        const walk_product *p = a.product + i;
         bool begins_layer = i % 4 == 0 && i < 4 * a.n_layers;
-        if (begins_layer) call_items(a, a.pools + i / 4, position);
-        int exponent = p->norm != nullptr ? take_normed(xs, p->x, p->norm, p->n_in, a.rms_eps, b)
-                                          : take_row(xs, p->x, p->n_in, b.maxima);
+        uint32_t next = call_product(a, i + 1);
+        int exponent = take(a, b, xs, i, target);
+        put_product(b, i + 1, next);
         meet_block();
-        multiply(a, ring, b, i, xs, exponent);
+        if (begins_layer) call_items(a, a.pools + i / 4, position, tables_at);
+        multiply(a, ring, b, ring.weights[i], i, xs, exponent);
         if (i + 1 == a.n_products) break; // nobody waits for the last
-        call_norm(p[1].norm, p[1].n_in);
-        meet_all(a.meet, target += gridDim.x);
+        target += gridDim.x;
         if (!begins_layer) continue;
-        for_items(a, position, [&](const item_of &it) { run_item(a, a.pools + i / 4, it, row); });
-        meet_all(a.meet, target += gridDim.x);
+        attend(a, a.pools + i / 4, position, tables_at, row, b.angles,
+               [&] { meet_all(a.meet, target); });
+        target += gridDim.x;
     }
     if (blockIdx.x == 0 && threadIdx.x == 0) a.meet[1] = target;
 }
 
+static __host__ __device__ __forceinline__ uint32_t weights_bytes(uint32_t n_products)
+{
+    return (n_products * (uint32_t)sizeof(walk_weights) + 127) / 128 * 128;
+}
+
+__global__ void __launch_bounds__(THREADS, 1) walk(const walk_args a)
+{
+    extern __shared__ __align__(128) char shared[];
+    block_state &b = *(block_state *)shared;
+    char *row = shared + sizeof b, *weights = row + a.x_bytes;
+    char *slots = weights + weights_bytes(a.n_products);
+    uint32_t warp = threadIdx.x / 32;
+    uint32_t n_slots = min((uint32_t)(shared + SHARED_MAX - slots) / (WARPS * SLOT), SLOTS_MAX);
+    if (threadIdx.x < WARPS) {
+        for (uint32_t i = 0; i < n_slots; i++)
+            barrier_init(&b.full[threadIdx.x][i]);
+        barrier_init_done();
+    }
+    for (uint32_t i = threadIdx.x; i < a.n_products * sizeof(walk_weights) / 8; i += THREADS)
+        ((uint64_t *)weights)[i] = __ldg((const uint64_t *)a.weights + i);
+    __syncthreads();
+    const walk_weights *w = (const walk_weights *)weights;
+    walk_ring ring = {slots + warp * n_slots * SLOT, b.full[warp], w, a.n_products, n_slots, 0, 0, 0,
+                      0, walk_share(w[0], 0, warp), nullptr, 0, 0};
+    for (uint32_t i = 0; threadIdx.x % 32 == 0 && i < n_slots; i++)
+        ring.copy();
+    __syncwarp();
+    go(a, ring, b, row);
+}
+
+int64_t cuda_walk_rings_bytes(uint32_t n_products, uint32_t x_bytes)
+{
+    return (int64_t)SHARED_MAX - (int64_t)sizeof(block_state) - x_bytes - weights_bytes(n_products);
+}
+
 uint32_t cuda_walk_x_bytes(uint32_t n_in, uint32_t n_head)
 {
-    uint32_t item = (uint32_t)sizeof(item_state) + ITEM_HEADS * n_head * 4 + POOL_KEYS * n_head * 2;
+    uint32_t item = (uint32_t)sizeof(item_state);
     return (max(n_in * 2, item) + 127) / 128 * 128;
 }
 
@@ -256,7 +303,7 @@ cudaError_t cuda_launch_walk(cudaStream_t s, const walk_args *a, uint32_t n_sms)
     together.val.cooperative = 1;
     cudaLaunchConfig_t config = {};
     config.gridDim = dim3(n_sms);
-    config.blockDim = dim3(THREADS + 32);
+    config.blockDim = dim3(THREADS);
     config.dynamicSmemBytes = SHARED_MAX;
     config.stream = s;
     config.attrs = &together;

@@ -1,9 +1,9 @@
 /* walk.h - all layers of a range for one row in one launch: what the kernel is told.
  *
  * A block on every SM goes through the products in order; between two of them all blocks meet. A
- * warp of each block does nothing but copy weights to the rings of the 16 others, as far ahead as
- * there is room, through every border: what a product waits for (the row, the other blocks) costs
- * no bandwidth. The operations are those of the single ops, in their order: the same bits. */
+ * warp copies weights to a ring of its own as far ahead as there is room, through every border: what
+ * a product waits for (the row, the other blocks) costs little bandwidth. The operations are those
+ * of the single ops, in their order: the same bits. */
 #ifndef KERNELS_CUDA_WALK_H
 #define KERNELS_CUDA_WALK_H
 
@@ -20,16 +20,27 @@ typedef enum { WALK_STORE, WALK_ADD, WALK_SILU, WALK_GELU } walk_end;
 #define WALK_PARTS 3u
 typedef struct {
     struct {
-        const char *data;
         const float *bias; /* NULL: none */
         float *out;
-        uint32_t form, n_out, n_tiles;
+        uint32_t n_out;
         int32_t exponent;
     } part[WALK_PARTS];
     const float *x, *norm; /* norm NULL: x as it is */
-    uint32_t n_parts, n_in, n_blocks, n_segments, end;
-    uint32_t is_hidden;    /* 1: it ends the walk of the layers: look for NaN and infinity */
+    uint32_t n_in;
+    uint32_t end;          /* walk_end */
+    uint32_t finite_i;     /* which flag tells of NaN and infinity in the result, or WALK_NO_FLAG */
 } walk_product;
+#define WALK_NO_FLAG 2u
+
+/* Where the weights of a product are: a copy of all of them stays in every block's shared memory. */
+typedef struct {
+    const char *data[WALK_PARTS];
+    uint16_t tile_end[WALK_PARTS]; /* of the parts' tiles one after the other; paired: all the same */
+    uint8_t form[WALK_PARTS];
+    uint8_t segments_log2;
+    uint16_t n_blocks;
+    uint16_t paired;               /* 1: tile t of part 0, then of part 1 */
+} walk_weights;
 
 /* One layer's pools of f16. */
 typedef struct {
@@ -38,6 +49,7 @@ typedef struct {
 
 typedef struct {
     const walk_product *product; /* device: [4 n_layers], and one more for the head */
+    const walk_weights *weights; /* device: the same */
     const walk_pools *pools;     /* device: [n_layers] */
     uint32_t n_layers, n_products;
     uint32_t n_heads, n_kv_heads, n_head, n_rot, neox, n_cells_max;
@@ -54,10 +66,14 @@ typedef struct {
 
 #define WALK_IN_MAX   16384u /* n_in of a product */
 #define WALK_NORM_MAX 8192u  /* n_in of one with a norm */
+#define WALK_TILES_MAX 65535u
 #define WALK_HEAD_MAX 128u   /* n_head, a multiple of 16 */
 
 /* Once per device. */
 cudaError_t cuda_walk_setup(void);
+/* What stays of a block's shared memory for the rings; they take at least WALK_RINGS_MIN. */
+int64_t cuda_walk_rings_bytes(uint32_t n_products, uint32_t x_bytes);
+#define WALK_RINGS_MIN (128 * 1024)
 /* x_bytes for rows of up to n_in values. */
 uint32_t cuda_walk_x_bytes(uint32_t n_in, uint32_t n_head);
 cudaError_t cuda_launch_walk(cudaStream_t s, const walk_args *a, uint32_t n_sms);

@@ -1,13 +1,15 @@
 // walk_attention.cuh - attention of one row, by items: a cell of 256 keys, up to 4 heads of one KV
-// head. An item whose cell has the row's own position turns its k and writes k and v first. The
-// arithmetic is that of attention_cell.cuh, with 512 threads: thread j % 256 has key j for half of
-// the heads; values pass through shared memory by 64 keys. The last item of its heads merges.
+// head, in the arithmetic of attention_core.cuh on 16 warps. An item whose cell has the row's own
+// position turns its k and writes k and v first. A thread asks for its words of keys and values before
+// the row's q is there. The last item of its heads merges.
 #ifndef KERNELS_CUDA_WALK_ATTENTION_CUH
 #define KERNELS_CUDA_WALK_ATTENTION_CUH
 
+#include "kernels/cuda/attention_core.cuh"
 #include "kernels/cuda/walk_ring.cuh"
 
-static constexpr uint32_t ITEM_HEADS = 4, CELL_KEYS = 256, POOL_KEYS = 64;
+static constexpr uint32_t ITEM_HEADS = 4, CELL_KEYS = CORE_CELL, POOL_KEYS = CORE_BLOCK;
+static constexpr uint32_t HEAD_STEPS = WALK_HEAD_MAX / 16;
 
 // 512 threads.
 __device__ __forceinline__ void meet_block()
@@ -17,11 +19,10 @@ __device__ __forceinline__ void meet_block()
 
 struct __align__(16) item_state
 {
-    float e[ITEM_HEADS][CELL_KEYS];
-    float red_m[ITEM_HEADS][8], red_l[ITEM_HEADS][8];
-    float m[ITEM_HEADS], l[ITEM_HEADS];
+    core_state st;
+    __half new_key[WALK_HEAD_MAX], new_value[WALK_HEAD_MAX]; // the row's own
+    float o[ITEM_HEADS][WALK_HEAD_MAX];
     uint32_t is_last;
-    // then the turned heads, f32 [ITEM_HEADS, n_head], then values of 64 keys, f16 [64, n_head]
 };
 
 struct item_of
@@ -29,90 +30,97 @@ struct item_of
     uint32_t cell, n_cells, kv_head, head0, n_heads, group, position;
 };
 
-// Values i of a head that rope turns or leaves.
-static __device__ float turned(const walk_args &a, const float *x, uint32_t i)
+// The row's cos and sin, for all layers.
+static __device__ void call_angles(const walk_args &a, float2 *angles)
+{
+    if (threadIdx.x < a.n_rot / 2)
+        angles[threadIdx.x] = make_float2(__ldg(a.cos + threadIdx.x), __ldg(a.sin + threadIdx.x));
+}
+
+// Value i of a head, which rope turns or leaves.
+static __device__ float turned(const walk_args &a, const float2 *angles, const float *x, uint32_t i)
 {
     if (i >= a.n_rot) return __ldcg(x + i);
     uint32_t n_pairs = a.n_rot / 2, p = a.neox ? i % n_pairs : i / 2;
     bool second = a.neox ? i >= n_pairs : i % 2 == 1;
     float a0 = __ldcg(x + (a.neox ? p : 2 * p)), b0 = __ldcg(x + (a.neox ? p + n_pairs : 2 * p + 1));
-    float c = __ldg(a.cos + p), d = __ldg(a.sin + p);
-    return second ? __fmaf_rn(b0, c, __fmul_rn(a0, d)) : __fmaf_rn(a0, c, -__fmul_rn(b0, d));
+    float2 at = angles[p];
+    return second ? __fmaf_rn(b0, at.x, __fmul_rn(a0, at.y))
+                  : __fmaf_rn(a0, at.x, -__fmul_rn(b0, at.y));
 }
 
 // Where the pools have 64 keys of the KV head.
-static __device__ __forceinline__ uint64_t keys_at(const walk_args &a, const item_of &it,
-                                                   uint32_t key)
+static __device__ __forceinline__ uint64_t keys_at(const walk_args &a, uint32_t kv_head,
+                                                   uint32_t tables_at, uint32_t key)
 {
-    uint64_t block = __ldg(a.tables + __ldg(a.table) + key / POOL_KEYS);
-    return (block * a.n_kv_heads + it.kv_head) * POOL_KEYS * a.n_head;
+    uint64_t block = __ldg(a.tables + tables_at + key / POOL_KEYS);
+    return (block * a.n_kv_heads + kv_head) * POOL_KEYS * a.n_head;
 }
 
-// Scores of the thread's key for heads half, half + 2.
-template <uint32_t N>
-static __device__ void scores(float s[2], const float *q, const __half *key, uint32_t n)
+// The thread's words of the cell, as core_cell takes them; the row's own key is not there yet.
+struct item_words
 {
-    for (uint32_t d = 0; d < n; d += 16) {
-        uint4 packed[2] = {((const uint4 *)(key + d))[0], ((const uint4 *)(key + d))[1]};
-        const __half *k = (const __half *)packed;
+    uint32_t key[2][HEAD_STEPS][2], value[CELL_KEYS / 16][2];
+
+    __device__ __forceinline__ void ask(const walk_args &a, const walk_pools *pools,
+                                        const item_of &it, uint32_t tables_at)
+    {
+        uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, n = a.n_head;
+        uint32_t at0 = it.cell * CELL_KEYS, last = min(it.position, at0 + CELL_KEYS - 1);
+        uint32_t key0 = at0 + warp * 16;
+        const __half *k = (const __half *)pools->k + lane % 4 * 2 +
+                          keys_at(a, it.kv_head, tables_at, min(key0, last));
 #pragma unroll
-        for (uint32_t j = 0; j < 16; j += 4) {
+        for (uint32_t j = 0; j < 2; j++) {
+            uint32_t p = key0 + j * 8 + lane / 4;
+            const __half *from = k + (uint64_t)(p % POOL_KEYS) * n;
 #pragma unroll
-            for (uint32_t i = 0; i < N; i++) {
-                float4 v = *(const float4 *)(q + i * 2 * n + d + j);
-                s[i] = __fmaf_rn(v.x, __half2float(k[j]), s[i]);
-                s[i] = __fmaf_rn(v.y, __half2float(k[j + 1]), s[i]);
-                s[i] = __fmaf_rn(v.z, __half2float(k[j + 2]), s[i]);
-                s[i] = __fmaf_rn(v.w, __half2float(k[j + 3]), s[i]);
+            for (uint32_t t = 0; t < HEAD_STEPS; t++) {
+#pragma unroll
+                for (uint32_t c = 0; c < 2; c++)
+                    key[j][t][c] = p < it.position && t * 16 < n
+                                       ? *(const uint32_t *)(from + t * 16 + c * 8)
+                                       : 0;
+            }
+        }
+#pragma unroll
+        for (uint32_t t = 0; t < CELL_KEYS / 16; t++) {
+            const __half *v = (const __half *)pools->v + warp * 8 + lane % 4 * 2 +
+                              keys_at(a, it.kv_head, tables_at, min(at0 + t * 16, last));
+#pragma unroll
+            for (uint32_t c = 0; c < 2; c++) {
+                uint32_t p = at0 + t * 16 + c * 8 + lane / 4;
+                value[t][c] = p < it.position && warp * 8 < n
+                                  ? *(const uint32_t *)(v + (uint64_t)(p % POOL_KEYS) * n)
+                                  : 0;
             }
         }
     }
-}
 
-// m, e and l of the item's heads.
-static __device__ void weigh(const walk_args &a, const item_of &it, item_state &st, const float *qs,
-                             const __half *k_pool)
-{
-    uint32_t j = threadIdx.x % CELL_KEYS, half = threadIdx.x / CELL_KEYS, n = a.n_head;
-    uint32_t key = it.cell * CELL_KEYS + j, warp = j / 32;
-    bool in = key <= it.position;
-    float s[2] = {0, 0};
-    if (in) {
-        const __half *at = k_pool + keys_at(a, it, key) + (uint64_t)(key % POOL_KEYS) * n;
-        if (it.n_heads > 2)
-            scores<2>(s, qs + half * n, at, n);
-        else
-            scores<1>(s, qs + half * n, at, n);
-    }
+    // The row's own key and value, from shared memory.
+    __device__ __forceinline__ void add_own(const item_state &st, const item_of &it, uint32_t n)
+    {
+        uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, q = lane % 4 * 2;
+        uint32_t own = it.position - it.cell * CELL_KEYS; // in the cell, if below CELL_KEYS
 #pragma unroll
-    for (uint32_t i = 0; i < 2; i++) {
-        s[i] = in ? __fmul_rn(a.attn_scale, s[i]) : -INFINITY;
-        float m = s[i];
-        for (int lanes = 16; lanes >= 1; lanes /= 2)
-            m = fmaxf(m, __shfl_xor_sync(~0u, m, lanes));
-        if (threadIdx.x % 32 == 0) st.red_m[half + 2 * i][warp] = m;
-    }
-    meet_block();
+        for (uint32_t j = 0; j < 2; j++) {
+            if (warp * 16 + j * 8 + lane / 4 != own) continue;
 #pragma unroll
-    for (uint32_t i = 0; i < 2; i++) {
-        uint32_t h = half + 2 * i;
-        float m = st.red_m[h][0];
-        for (int w = 1; w < 8; w++)
-            m = fmaxf(m, st.red_m[h][w]);
-        float e = in ? exp_f32(__fsub_rn(s[i], m)) : 0.0f;
-        st.e[h][j] = e;
-        if (j == 0) st.m[h] = m;
-        e = warp_sum(e);
-        if (threadIdx.x % 32 == 0) st.red_l[h][warp] = e;
+            for (uint32_t t = 0; t < HEAD_STEPS; t++) {
+#pragma unroll
+                for (uint32_t c = 0; c < 2; c++)
+                    if (t * 16 < n) key[j][t][c] = *(const uint32_t *)(st.new_key + t * 16 + c * 8 + q);
+            }
+        }
+#pragma unroll
+        for (uint32_t t = 0; t < CELL_KEYS / 16; t++) {
+#pragma unroll
+            for (uint32_t c = 0; c < 2; c++)
+                if (t * 16 + c * 8 + lane / 4 == own && warp * 8 < n)
+                    value[t][c] = *(const uint32_t *)(st.new_value + warp * 8 + q);
+        }
     }
-    meet_block();
-    if (threadIdx.x < ITEM_HEADS) {
-        float l = st.red_l[threadIdx.x][0];
-        for (int w = 1; w < 8; w++)
-            l = __fadd_rn(l, st.red_l[threadIdx.x][w]);
-        st.l[threadIdx.x] = l;
-    }
-}
+};
 
 // Merge the cells of the item's heads, in ascending order.
 static __device__ void merge(const walk_args &a, const item_of &it)
@@ -136,71 +144,73 @@ static __device__ void merge(const walk_args &a, const item_of &it)
     }
 }
 
+// The row's own k and v, turned and rounded: to shared memory and, for the KV head's first heads, to
+// the pools.
+static __device__ void write_own(const walk_args &a, const item_of &it, const walk_pools *pools,
+                                 uint64_t at, const float2 *angles, __half *new_key,
+                                 __half *new_value)
+{
+    uint32_t t = threadIdx.x % 128;
+    if (threadIdx.x >= 256 || t >= a.n_head) return;
+    uint64_t head = (uint64_t)it.kv_head * a.n_head;
+    bool is_key = threadIdx.x < 128;
+    __half x = __float2half_rn(is_key ? turned(a, angles, a.k + head, t) : __ldcg(a.v + head + t));
+    (is_key ? new_key : new_value)[t] = x;
+    if (it.head0 % (a.n_heads / a.n_kv_heads) != 0) return;
+    ((__half *)(is_key ? pools->k : pools->v))[at + t] = x;
+}
+
+// meet: called when the item's keys and values are asked for and before the row's q, k and v are.
+template <class M>
 static __device__ void run_item(const walk_args &a, const walk_pools *pools, const item_of &it,
-                                char *shared)
+                                uint32_t tables_at, char *shared, const float2 *angles, M meet)
 {
     item_state &st = *(item_state *)shared;
-    uint32_t n = a.n_head, t = threadIdx.x;
-    float *qs = (float *)(shared + sizeof st);
-    __half *vs = (__half *)(qs + ITEM_HEADS * n);
-    __half *k_pool = (__half *)__ldg((const uint64_t *)&pools->k);
-    __half *v_pool = (__half *)__ldg((const uint64_t *)&pools->v);
-    meet_block(); // the item before is no longer read
-
-    for (uint32_t i = t; i < ITEM_HEADS * n; i += THREADS)
-        qs[i] = i < it.n_heads * n ? turned(a, a.q + (uint64_t)(it.head0 + i / n) * n, i % n) : 0;
-    if (it.position / CELL_KEYS == it.cell && t < n) {
-        uint64_t to = keys_at(a, it, it.position) + (uint64_t)(it.position % POOL_KEYS) * n + t;
-        k_pool[to] = __float2half_rn(turned(a, a.k + (uint64_t)it.kv_head * n, t));
-        v_pool[to] = __float2half_rn(__ldcg(a.v + (uint64_t)it.kv_head * n + t));
+    uint32_t n = a.n_head, t = threadIdx.x, warp = t / 32, at0 = it.cell * CELL_KEYS;
+    item_words words;
+    words.ask(a, pools, it, tables_at);
+    meet();
+    meet_block(); // what the item before had in shared memory is no longer read
+    const float *x = a.q + (uint64_t)(it.head0 + warp) * n;
+    core_query(st.st, warp, n, a.attn_scale, [&](uint32_t d) {
+        return warp < it.n_heads ? turned(a, angles, x, d) : 0.0f;
+    });
+    if (t < CORE_QUERIES) {
+        st.st.first[t] = t < it.n_heads ? 0 : UINT32_MAX;
+        st.st.last[t] = t < it.n_heads ? it.position : 0;
+    }
+    if (it.position / CELL_KEYS == it.cell) {
+        uint64_t own = keys_at(a, it.kv_head, tables_at, it.position) +
+                       (uint64_t)(it.position % POOL_KEYS) * n;
+        write_own(a, it, pools, own, angles, st.new_key, st.new_value);
     }
     meet_block();
-
-    // The cell's values, two times 16 bytes of each 64 keys, are asked for before the scores.
-    uint32_t n_keys = min(it.position + 1 - it.cell * CELL_KEYS, CELL_KEYS), n_chunks = n * 8;
-    uint4 values[CELL_KEYS / POOL_KEYS][2];
-#pragma unroll
-    for (uint32_t b = 0; b < CELL_KEYS / POOL_KEYS; b++) {
-        if (b * POOL_KEYS >= n_keys) break;
-        const uint4 *from =
-            (const uint4 *)(v_pool + keys_at(a, it, it.cell * CELL_KEYS + b * POOL_KEYS));
-#pragma unroll
-        for (uint32_t c = 0; c < 2; c++)
-            if (t + c * THREADS < n_chunks) values[b][c] = from[t + c * THREADS];
-    }
-    weigh(a, it, st, qs, k_pool);
-
-    float acc = 0;
-    uint32_t q = t / n, d = t % n;
-#pragma unroll
-    for (uint32_t b = 0; b < CELL_KEYS / POOL_KEYS; b++) {
-        if (b * POOL_KEYS >= n_keys) break;
-        meet_block();
-#pragma unroll
-        for (uint32_t c = 0; c < 2; c++)
-            if (t + c * THREADS < n_chunks) ((uint4 *)vs)[t + c * THREADS] = values[b][c];
-        meet_block();
-        if (q >= it.n_heads) continue;
-        uint32_t keys = min(n_keys - b * POOL_KEYS, POOL_KEYS);
-        const float *e = &st.e[q][b * POOL_KEYS];
-#pragma unroll 8
-        for (uint32_t j = 0; j < keys; j++)
-            acc = e[j] != 0.0f ? __fmaf_rn(e[j], __half2float(vs[j * n + d]), acc) : acc;
-    }
+    words.add_own(st, it, n);
+    core_cell<WARPS, HEAD_STEPS>(
+        st.st, n, it.cell, at0, min(it.position + 1, at0 + CELL_KEYS),
+        [&](uint32_t j, uint32_t step, uint32_t c) { return words.key[j][step][c]; },
+        [&](uint32_t step, uint32_t, uint32_t c) { return words.value[step][c]; }, meet_block,
+        [&](uint32_t head, uint32_t d, float o0, float o1) {
+            if (head >= it.n_heads) return;
+            st.o[head][d] = o0;
+            st.o[head][d + 1] = o1;
+        });
     meet_block(); // l is there too
-    uint32_t h = it.head0 + q;
+
+    uint32_t q = t / n, d = t % n, h = it.head0 + q;
+    float acc = q < it.n_heads ? st.o[q][d] : 0;
     if (it.n_cells == 1) {
-        if (q < it.n_heads) a.attn[(uint64_t)h * n + d] = __fdiv_rn(acc, st.l[q]);
+        if (q < it.n_heads) a.attn[(uint64_t)h * n + d] = __fdiv_rn(acc, st.st.l[q]);
         return;
     }
     if (q < it.n_heads) {
-        float *at = a.partial + ((uint64_t)h * a.n_cells_max + it.cell) * (n + 2);
-        at[2 + d] = acc;
-        if (d < 2) at[d] = d == 0 ? st.m[q] : st.l[q];
+        float *to = a.partial + ((uint64_t)h * a.n_cells_max + it.cell) * (n + 2);
+        to[2 + d] = acc;
+        if (d < 2) to[d] = d == 0 ? st.st.m[q] : st.st.l[q];
     }
-    __threadfence();
     meet_block();
     if (t == 0) {
+        __threadfence(); // for all of the block
         st.is_last = atomicAdd(a.arrived + it.head0, 1u) + 1 == it.n_cells;
         __threadfence();
         if (st.is_last) a.arrived[it.head0] = 0;
@@ -238,19 +248,33 @@ template <class F> static __device__ void for_items(const walk_args &a, uint32_t
 }
 
 // Have the items' keys and values brought near while others still multiply.
-static __device__ void call_items(const walk_args &a, const walk_pools *pools, uint32_t position)
+static __device__ void call_items(const walk_args &a, const walk_pools *pools, uint32_t position,
+                                  uint32_t tables_at)
 {
-    const __half *k_pool = (const __half *)__ldg((const uint64_t *)&pools->k);
-    const __half *v_pool = (const __half *)__ldg((const uint64_t *)&pools->v);
     for_items(a, position, [&](const item_of &it) {
         uint32_t block = threadIdx.x / 128, key = it.cell * CELL_KEYS + block * POOL_KEYS;
         if (key > position) return;
-        uint64_t at = keys_at(a, it, key);
+        uint64_t at = keys_at(a, it.kv_head, tables_at, key);
         for (uint32_t i = threadIdx.x % 128; i < a.n_head; i += 128) { // lines of 64 f16
-            asm volatile("prefetch.global.L2 [%0];" ::"l"(k_pool + at + i * 64));
-            asm volatile("prefetch.global.L2 [%0];" ::"l"(v_pool + at + i * 64));
+            asm volatile("prefetch.global.L2 [%0];" ::"l"((const __half *)pools->k + at + i * 64));
+            asm volatile("prefetch.global.L2 [%0];" ::"l"((const __half *)pools->v + at + i * 64));
         }
     });
+}
+
+// The block's items; meet: called once.
+template <class M>
+static __device__ void attend(const walk_args &a, const walk_pools *pools, uint32_t position,
+                              uint32_t tables_at, char *shared, const float2 *angles, M meet)
+{
+    bool met = false;
+    for_items(a, position, [&](const item_of &it) {
+        run_item(a, pools, it, tables_at, shared, angles, [&] {
+            if (!met) meet();
+            met = true;
+        });
+    });
+    if (!met) meet();
 }
 
 #endif

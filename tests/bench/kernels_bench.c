@@ -148,7 +148,7 @@ static void bench_attention(const char *isa, uint32_t n_threads, dtype type, uin
     fill(kv.v, type, pool);
     fill(x, DT_F32, x_bytes);
     row_args rows = {get(&d, 4ull * n_rows), get(&d, 4ull * n_rows), get(&d, 4ull * n_blocks),
-                     get(&d, n_rows), 0};
+                     get(&d, n_rows), 0, 0};
     for (uint32_t r = 0; r < n_rows; r++) {
         ((uint32_t *)(uintptr_t)rows.position.addr)[r] = n_keys - n_rows + r;
         ((uint8_t *)(uintptr_t)rows.live.addr)[r] = 1;

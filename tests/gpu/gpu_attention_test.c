@@ -32,7 +32,7 @@ static row_args rows_on(const side *on, const uint32_t *position, const uint32_t
                         const uint8_t *live, uint32_t n_rows, uint32_t n_positions)
 {
     return (row_args){side_put(on, position, 4ull * n_rows), side_put(on, table, 4ull * n_rows),
-                      side_put(on, tables, sizeof tables), side_put(on, live, n_rows), n_positions};
+                      side_put(on, tables, sizeof tables), side_put(on, live, n_rows), n_positions, 0};
 }
 
 static void rows_free(const side *on, row_args *r, uint32_t n_rows)
@@ -81,13 +81,15 @@ static void pools_close(pools *p)
 
 /* Row i asks at position[i] of sequence which[i]. spread: tell the device how far positions go. */
 static void ask(const pools *p, float *out, const float *x, const uint32_t *position,
-                const uint32_t *which, const uint8_t *live, uint32_t n_rows, bool spread)
+                const uint32_t *which, const uint8_t *live, uint32_t n_rows, bool spread,
+                uint32_t n_runs)
 {
     uint64_t bytes = 4ull * n_rows * p->c.n_heads * p->c.n_head;
-    uint32_t table[64];
+    uint32_t table[2 * LENGTH];
     for (uint32_t i = 0; i < n_rows; i++)
         table[i] = which[i] * PER;
     row_args rows = rows_on(p->on, position, table, live, n_rows, spread ? LENGTH : 0);
+    rows.n_runs = n_runs;
     dev_ptr xs = side_put(p->on, x, bytes), to = side_put(p->on, NULL, bytes);
     assert_int_equal(p->on->b->attention(p->on->q, to, xs, &p->kv, &rows, p->c.n_heads, 0.09f,
                                          p->c.window, n_rows),
@@ -121,16 +123,18 @@ static void check(attention_case c)
         out[i] = calloc(n, 4);
     pools_open(&on_cpu, &cpu, c, 5);
     pools_open(&on_gpu, &gpu, c, 5);
-    ask(&on_cpu, out[0], x, position, which, live, R, false);
-    ask(&on_gpu, out[1], x, position, which, live, R, false);
-    ask(&on_gpu, out[2], x, position, which, live, R, true);
+    ask(&on_cpu, out[0], x, position, which, live, R, false, 0);
+    ask(&on_gpu, out[1], x, position, which, live, R, false, 0);
+    ask(&on_gpu, out[2], x, position, which, live, R, true, 0);
     for (uint32_t r = 0; r < R; r++)
         ask(&on_gpu, out[3] + r * width, x + r * width, &position[r], &which[r], &live[r], 1,
-            r % 2);
+            r % 2, 0);
     snprintf(what, sizeof what, "%s, %u/%u heads of %u, window %u", dtype_get(c.type)->name,
              c.n_heads, c.n_kv_heads, c.n_head, c.window);
     double d = distance(out[1], out[0], n);
-    if (!(d < 1e-11)) fail_msg("%s: %.2e from the cpu", what, d);
+    bool core = c.type == DT_F16 && c.n_head % 8 == 0 && c.n_head <= 256; /* operands are f16 */
+    if (!(d < (core ? 3e-7 : 1e-11))) fail_msg("%s: %.2e from the cpu", what, d);
+    printf("# %s: %.1e from the cpu\n", what, d);
     assert_true(same_bits(what, out[1], out[2], n));
     assert_true(same_bits(what, out[1], out[3], n));
     pools_close(&on_cpu);
@@ -151,6 +155,65 @@ static void attention_is_near_and_alone(void **state)
     };
     for (uint32_t i = 0; i < sizeof cases / sizeof *cases; i++)
         check(cases[i]);
+}
+
+/* Rows of a prompt beside each other and another's, with a dead row between, are as each row alone:
+ * and what stands in a block past a session's last position is nobody's, NaN included. */
+static void prompt_is_its_rows(attention_case c)
+{
+    enum { A = 300, B = 200, R = A + B };
+    char what[96];
+    pools p;
+    seeded s = {78};
+    uint64_t width = (uint64_t)c.n_heads * c.n_head, kv_width = (uint64_t)c.n_kv_heads * c.n_head;
+    float *x = seeded_floats(&s, R * width, 3), *all = calloc(R * width, 4);
+    float *one = calloc(width, 4), *nan = calloc(8 * kv_width, 4);
+    static uint32_t position[R], which[R];
+    static uint8_t live[R];
+    for (uint32_t i = 0; i < R; i++) {
+        position[i] = i < A ? LENGTH - A + i : i - A;
+        which[i] = i < A ? 0 : 1;
+        live[i] = i != A + 70;
+    }
+    pools_open(&p, &gpu, c, 6);
+    uint32_t past[8], past_table[8];
+    uint8_t past_live[8];
+    for (uint32_t i = 0; i < 8; i++) {
+        past[i] = LENGTH + i % 4;
+        past_table[i] = i / 4 * PER;
+        past_live[i] = 1;
+    }
+    for (uint64_t i = 0; i < 8 * kv_width; i++)
+        nan[i] = NAN;
+    row_args rows = rows_on(&gpu, past, past_table, past_live, 8, 0);
+    dev_ptr junk = side_put(&gpu, nan, 32 * kv_width);
+    assert_int_equal(gpu.b->kv_write(gpu.q, &p.kv, junk, junk, &rows, 8), ST_OK);
+    ask(&p, all, x, position, which, live, R, true, 3);
+    for (uint32_t r = 0; r < R; r += r % 64 == 62 ? 1 : 7) {
+        ask(&p, one, x + r * width, &position[r], &which[r], &live[r], 1, r % 2, 1);
+        snprintf(what, sizeof what, "%u/%u heads of %u, window %u, row %u", c.n_heads, c.n_kv_heads,
+                 c.n_head, c.window, r);
+        assert_true(same_bits(what, one, all + r * width, width));
+        for (uint64_t i = 0; i < width; i++)
+            assert_true(isfinite(one[i]));
+    }
+    rows_free(&gpu, &rows, 8);
+    side_free(&gpu, junk, 32 * kv_width);
+    pools_close(&p);
+    free(x);
+    free(all);
+    free(one);
+    free(nan);
+}
+
+static void prompts_are_their_rows(void **state)
+{
+    (void)state;
+    static const attention_case cases[] = {
+        {DT_F16, 32, 8, 128, 0}, {DT_F16, 8, 2, 64, 0},  {DT_F16, 4, 4, 128, 100},
+        {DT_F16, 3, 1, 64, 400}, {DT_F16, 4, 1, 256, 0}, {DT_BF16, 4, 2, 128, 0}};
+    for (uint32_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        prompt_is_its_rows(cases[i]);
 }
 
 /* Rounding to the cache type as the cpu rounds, dead rows write nothing, blocks copied and wiped.
@@ -192,6 +255,7 @@ int main(void)
     if (!gpu_begin(&cpu, &gpu, 300)) return 0;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(attention_is_near_and_alone),
+        cmocka_unit_test(prompts_are_their_rows),
         cmocka_unit_test(pools_hold_what_the_cpus_hold),
     };
     int failed = cmocka_run_group_tests_name("gpu attention", tests, NULL, NULL);

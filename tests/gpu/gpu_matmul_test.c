@@ -195,26 +195,41 @@ static void streamed_types_are_as_held(void **state)
     }
 }
 
-/* More rows than scratch holds at once, and outputs for every block of a prompt's grid. */
-static void long_prompts_are_cut_without_a_trace(void **state)
+/* Every size of a prompt's tiles, outputs and rows that end within one, half stages at a segment's
+ * end; more rows, and more of a packed weight, than scratch holds at once. */
+static void prompt_is_its_rows(seeded *s, dtype type, uint32_t n_in, uint32_t n_out,
+                               uint32_t n_rows)
 {
-    (void)state;
-    const uint32_t n_in = 14336, n_out = 140, n_rows = 2500;
-    seeded s = {3};
     void *base;
-    const void *stored = seeded_stored(&s, DT_Q8_0, (uint64_t)n_in * n_out, 4, &base);
-    float *x = seeded_floats(&s, (uint64_t)n_in * n_rows, 6);
+    char what[96];
+    const void *stored = seeded_stored(s, type, (uint64_t)n_in * n_out, 4, &base);
+    float *x = seeded_floats(s, (uint64_t)n_in * n_rows, 6), *bias = seeded_floats(s, n_out, 2);
     float *all = malloc(4ull * n_out * n_rows), *some = malloc(4ull * n_out * 16);
-    dev_weight w = weight_on(&gpu, stored, DT_Q8_0, n_in, n_out);
-    multiply(&gpu, all, &w, x, NULL, n_rows);
-    for (uint32_t r = 0; r + 16 <= n_rows; r += 207) {
-        multiply(&gpu, some, &w, x + (uint64_t)r * n_in, NULL, 16);
-        assert_true(same_bits("16 of a prompt", some, all + (uint64_t)r * n_out, 16ull * n_out));
+    dev_weight w = weight_on(&gpu, stored, type, n_in, n_out);
+    multiply(&gpu, all, &w, x, bias, n_rows);
+    for (uint32_t r = n_rows % 16; r + 16 <= n_rows; r += 112) {
+        snprintf(what, sizeof what, "%s %u x %u, 16 rows of %u from %u", dtype_get(type)->name,
+                 n_in, n_out, n_rows, r);
+        multiply(&gpu, some, &w, x + (uint64_t)r * n_in, bias, 16);
+        assert_true(same_bits(what, some, all + (uint64_t)r * n_out, 16ull * n_out));
     }
     free(base);
     free(x);
+    free(bias);
     free(all);
     free(some);
+}
+
+static void prompts_are_their_rows(void **state)
+{
+    (void)state;
+    seeded s = {3};
+    prompt_is_its_rows(&s, DT_Q8_0, 28672, 72, 2100);
+    prompt_is_its_rows(&s, DT_F16, 1056, 3301, 1030);
+    prompt_is_its_rows(&s, DT_BF16, 8224, 3300, 1030);
+    prompt_is_its_rows(&s, DT_Q8_0, 8224, 1100, 300);
+    prompt_is_its_rows(&s, DT_Q4_K, 512, 8200, 260);
+    prompt_is_its_rows(&s, DT_Q8_0, 512, 120000, 80);
 }
 
 /* NaN, infinity, zeros and tiny rows stay what they are and in their own row. */
@@ -288,6 +303,82 @@ static void prepared_rows_are_never_stale(void **state)
     free(x);
 }
 
+/* What the fused ops leave, prepared rows included, is what their parts leave. */
+static void fused_as_parts(seeded *s, uint32_t n, uint32_t n_ff, uint32_t n_rows, bool gelu)
+{
+    const backend *b = gpu.b;
+    backend_queue *q = gpu.q;
+    const dev_ptr none = {0};
+    char what[96];
+    void *base[3];
+    const dtype type[3] = {DT_Q8_0, DT_F16, n_ff % 32 == 0 ? DT_Q8_0 : DT_F16};
+    uint64_t bytes = 4ull * n * n_rows, ff_bytes = 4ull * n_ff * n_rows;
+    float *x = seeded_floats(s, (uint64_t)n * n_rows, 3), *y = seeded_floats(s, (uint64_t)n * n_rows, 2);
+    float *w = seeded_floats(s, n, 1), *got[2] = {malloc(bytes), malloc(bytes)};
+    float *sum[2] = {malloc(bytes), malloc(bytes)};
+    dev_weight weight[3];
+    for (int i = 0; i < 3; i++) {
+        uint32_t n_in = i == 2 ? n_ff : n, n_out = i == 2 ? n : n_ff;
+        weight[i] = weight_on(&gpu, seeded_stored(s, type[i], (uint64_t)n_in * n_out, 4, &base[i]),
+                              type[i], n_in, n_out);
+    }
+    dev_ptr norm = side_put(&gpu, w, 4ull * n), gate = side_put(&gpu, NULL, ff_bytes);
+    dev_ptr up = side_put(&gpu, NULL, ff_bytes);
+    for (int fused = 0; fused < 2; fused++) {
+        dev_ptr h = side_put(&gpu, x, bytes), t = side_put(&gpu, y, bytes);
+        if (fused) {
+            assert_int_equal(b->add_rms_norm(q, t, h, t, norm, n, 1e-5f, n_rows), ST_OK);
+            assert_int_equal(b->ffn(q, t, &weight[0], &weight[1], &weight[2], t, gate, up, gelu,
+                                    n_rows),
+                             ST_OK);
+        } else {
+            assert_int_equal(b->add(q, h, t, (uint64_t)n * n_rows), ST_OK);
+            for (uint32_t r = 0; r < n_rows; r += 16) { /* few at a time: nothing is prepared ahead */
+                uint32_t rows = n_rows - r < 16 ? n_rows - r : 16;
+                dev_ptr hr = dev_offset(h, 4ull * r * n), tr = dev_offset(t, 4ull * r * n);
+                assert_int_equal(b->rms_norm(q, tr, hr, norm, n, 1e-5f, rows), ST_OK);
+                assert_int_equal(b->matmul(q, gate, &weight[0], tr, none, rows), ST_OK);
+                assert_int_equal(b->matmul(q, up, &weight[1], tr, none, rows), ST_OK);
+                assert_int_equal((gelu ? b->gelu_mul : b->silu_mul)(q, gate, gate, up,
+                                                                    (uint64_t)n_ff * rows),
+                                 ST_OK);
+                assert_int_equal(b->matmul(q, tr, &weight[2], gate, none, rows), ST_OK);
+            }
+        }
+        side_get(&gpu, got[fused], t, bytes);
+        side_get(&gpu, sum[fused], h, bytes);
+        side_free(&gpu, h, bytes);
+        side_free(&gpu, t, bytes);
+    }
+    snprintf(what, sizeof what, "ffn %u to %u, %u rows, gelu %d", n, n_ff, n_rows, gelu);
+    assert_true(same_bits(what, sum[0], sum[1], (uint64_t)n * n_rows));
+    assert_true(same_bits(what, got[0], got[1], (uint64_t)n * n_rows));
+    side_free(&gpu, norm, 4ull * n);
+    side_free(&gpu, gate, ff_bytes);
+    side_free(&gpu, up, ff_bytes);
+    for (int i = 0; i < 3; i++)
+        free(base[i]);
+    for (int i = 0; i < 2; i++) {
+        free(got[i]);
+        free(sum[i]);
+    }
+    free(x);
+    free(y);
+    free(w);
+}
+
+static void fused_ops_are_their_parts(void **state)
+{
+    (void)state;
+    seeded s = {7};
+    fused_as_parts(&s, 512, 1056, 100, false);
+    fused_as_parts(&s, 1024, 1004, 70, true);
+    fused_as_parts(&s, 2048, 14336, 65, false);
+    fused_as_parts(&s, 256, 20000, 66, true);
+    fused_as_parts(&s, 4128, 96, 300, false);
+    fused_as_parts(&s, 512, 512, 9, false);
+}
+
 int main(void)
 {
     if (!gpu_begin(&cpu, &gpu, 300)) return 0;
@@ -295,9 +386,10 @@ int main(void)
         cmocka_unit_test(products_are_near_the_cpus),
         cmocka_unit_test(a_row_does_not_see_its_neighbours),
         cmocka_unit_test(streamed_types_are_as_held),
-        cmocka_unit_test(long_prompts_are_cut_without_a_trace),
+        cmocka_unit_test(prompts_are_their_rows),
         cmocka_unit_test(special_rows_stay_alone),
         cmocka_unit_test(prepared_rows_are_never_stale),
+        cmocka_unit_test(fused_ops_are_their_parts),
     };
     int failed = cmocka_run_group_tests_name("gpu matmul", tests, NULL, NULL);
     gpu_end(&cpu, &gpu);

@@ -60,7 +60,8 @@ static void open_stage(chain *c, const chain_spec *s, uint32_t i)
                        .n_threads = s->n_threads,
                        .numa_node = WIRE_NONE};
     strcpy(w->isa, s->isa);
-    stage_options o = {.backend = backend_cpu(), .config = w, .file = c->file, .model = c->model};
+    stage_options o = {.backend = s->backend != NULL ? s->backend : backend_cpu(),
+                       .config = w, .file = c->file, .model = c->model};
     must(stage_open(&c->stage[i], &o, &e), &e);
     stage_facts f = stage_facts_get(c->stage[i]);
     assert_int_equal(f.weights_bytes, p->stage[i].weights_bytes);

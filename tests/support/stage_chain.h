@@ -12,6 +12,7 @@ typedef struct {
     uint32_t n_cuts, cut[STAGES_MAX]; /* none: one stage */
     dtype kv_type;
     const char *isa;
+    const backend *backend; /* NULL: the cpu's; another must keep its memory where the cpu's does */
     uint32_t n_threads, rows_max, n_ctx, n_branches;
     uint32_t n_blocks; /* of a model without windows; one with gets what its plan says */
 } chain_spec;

@@ -45,6 +45,8 @@ pipeline *streams_pipeline(const doors *d, uint32_t n_sessions, uint32_t kv_bloc
     o.plan.kv_type = DT_F16;
     o.plan.kv_bytes = (uint64_t)kv_blocks * BLOCK_BYTES;
     o.n_threads = 1;
+    o.restarts = RESTARTS_MAX;
+    o.restart_window_ms = 1000;
     if (pipeline_open(&p, &o, NULL, &e) != ST_OK) fail_msg("%s", e.text);
     if (kv_blocks != 0) assert_int_equal(pipeline_plan(p)->n_blocks[KV_CLASS_GLOBAL], kv_blocks);
     return p;

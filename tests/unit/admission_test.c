@@ -142,7 +142,16 @@ static void prefixes_are_shared(void **state)
         session_drop(c);
         schedule_snapshot after;
         pipeline_schedule(p, &after);
+        assert_true(after.n_blocks_cached > 0);
         assert_int_equal(after.n_blocks_used, after.n_blocks_cached);
+        pipeline_forget_prefixes(p);
+        pipeline_schedule(p, &after);
+        assert_int_equal(after.n_blocks_used, 0);
+        before = shared_rows(p);
+        a = open_stream(p, 0, true, false, 0);
+        prime(a, 0);
+        assert_int_equal(shared_rows(p), before);
+        session_drop(a);
         pipeline_close(p);
     }
 }

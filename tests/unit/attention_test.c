@@ -77,7 +77,7 @@ static void write_keys(sequence *s, const float *k, const float *v, uint32_t fir
         table[i] = 0;
         live[i] = 1;
     }
-    row_args rows = {on_host(position), on_host(table), on_host(s->table), on_host(live), 0};
+    row_args rows = {on_host(position), on_host(table), on_host(s->table), on_host(live), 0, 0};
     uint64_t row = (uint64_t)s->kv.n_kv_heads * s->kv.n_head;
     dev_ptr k_rows = on_host(k + first * row), v_rows = on_host(v + first * row);
     assert_int_equal(s->b->kv_write(s->q, &s->kv, k_rows, v_rows, &rows, n), ST_OK);
@@ -90,7 +90,7 @@ static void attend(sequence *s, float *out, const float *x, const uint32_t *posi
     uint8_t live[16];
     memset(live, 1, sizeof live);
     assert_true(n_rows <= 16);
-    row_args rows = {on_host(position), on_host(table), on_host(s->table), on_host(live), 0};
+    row_args rows = {on_host(position), on_host(table), on_host(s->table), on_host(live), 0, 0};
     assert_int_equal(s->b->attention(s->q, on_host(out), on_host(x), &s->kv, &rows, h->n_heads,
                                      scale, h->window, n_rows),
                      ST_OK);
@@ -279,7 +279,7 @@ static void dead_rows_write_nothing(void **state)
     float *k = seeded_floats(&s, 3 * 16, 1);
     uint32_t position[] = {0, 1, 2}, table[] = {0, 9999999, 0}; /* the dead row has no table */
     uint8_t live[] = {1, 0, 1};
-    row_args rows = {on_host(position), on_host(table), on_host(q.table), on_host(live), 0};
+    row_args rows = {on_host(position), on_host(table), on_host(q.table), on_host(live), 0, 0};
     assert_int_equal(q.b->kv_write(q.q, &q.kv, on_host(k), on_host(k), &rows, 3), ST_OK);
     const uint16_t *pool = (const uint16_t *)(uintptr_t)q.kv.k.addr;
     for (uint32_t head = 0; head < 2; head++) {

@@ -213,6 +213,41 @@ static void possible_ones_pass(void **state)
     assert_int_equal(boundaries_check(&d, &l, &e), inventory_has_cuda() ? ST_OK : ST_BAD_DOOR);
 }
 
+/* Two stages share cuda:0, a third has cuda:1. */
+static plan shared_plan(void)
+{
+    plan p = {.n_ctx = 4096, .cuts = {.n_stages = 3}};
+    for (uint32_t s = 0; s < 3; s++) {
+        p.stage[s] = (stage_plan){.device = {.kind = DEVICE_CUDA, .index = s / 2},
+                                  .weights_bytes = 60000000000,
+                                  .kv_bytes = 10000000000,
+                                  .scratch_bytes = 1000000000,
+                                  .slots_bytes = 500000000};
+    }
+    return p;
+}
+
+static void devices_must_have_room(void **state)
+{
+    (void)state;
+    plan p = shared_plan();
+    gpu_list l = list_of(TWO);
+    errmsg e = {0};
+    assert_int_equal(placement_gpu_bytes(&p, &l, 0), 142500000000); /* stage 0 receives no rows */
+    assert_int_equal(placement_gpu_bytes(&p, &l, 1), 71500000000);
+    assert_int_equal(placement_fits(&p, &l, &e), ST_OK);
+    l.at[0].memory_free_bytes = 132500000000; /* half of the KV fits */
+    assert_int_equal(placement_fits(&p, &l, &e), ST_RESOURCES);
+    const char *const parts[] = {"cuda:0 has 132.50 GB free", "stages 0, 1 need at least 142.50 GB",
+                                 "--ctx 2048 would"};
+    for (size_t i = 0; i < 3; i++)
+        if (strstr(e.text, parts[i]) == NULL) fail_msg("'%s' lacks '%s'", e.text, parts[i]);
+    errmsg_clear(&e);
+    l.at[0].memory_free_bytes = 100000000000;
+    assert_int_equal(placement_fits(&p, &l, &e), ST_RESOURCES);
+    assert_non_null(strstr(e.text, "more devices"));
+}
+
 int main(void)
 {
     tap_begin(60);
@@ -225,6 +260,7 @@ int main(void)
         cmocka_unit_test(auto_is_foretold),
         cmocka_unit_test(impossible_doors_are_refused),
         cmocka_unit_test(possible_ones_pass),
+        cmocka_unit_test(devices_must_have_room),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -276,7 +276,7 @@ static void fixed_point_keeps_nan(void **state)
 static void fixed_point_borders(void **state)
 {
     (void)state;
-    enum { IN = 64, OUT = 16, ROWS = 7 };
+    enum { IN = 64, OUT = 16, ROWS = 17 };
     seeded s = {72};
     void *base;
     const uint8_t *w = seeded_stored(&s, DT_Q4_1, IN * OUT, 2, &base);

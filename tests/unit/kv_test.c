@@ -112,6 +112,7 @@ static void write_block(fixture *f, uint32_t branch, uint32_t position, float va
                          {(uintptr_t)&at[f->m->layer[i].kind]},
                          {(uintptr_t)tables},
                          {(uintptr_t)&live},
+                         0,
                          0};
         kv_args layer = kv_layer(&f->c, i);
         assert_int_equal(f->b->kv_write(f->q, &layer, (dev_ptr){(uintptr_t)x},

@@ -29,9 +29,6 @@ static void fill(pipeline *p)
     how.penalty_last_n = 64;
     errmsg e = {0};
     session *s;
-    step_doors whole = doors_default().step;
-    whole.prime_chunk = planned->rows_max;
-    pipeline_set_step_doors(p, &whole);
     uint32_t next, n = planned->n_ctx - 17;
     uint32_t *tokens = calloc(n, sizeof *tokens);
     float *logits = calloc((size_t)16 * n_vocab, sizeof *logits);

@@ -281,6 +281,23 @@ static void enormous_requests_do_not_overflow(void **state)
     free(big);
 }
 
+/* What lies on a CUDA device is not the host's. */
+static void the_host_is_not_asked_for_a_devices_bytes(void **state)
+{
+    const fixture *f = *state;
+    errmsg e = {0};
+    plan_request r = {.kv_type = DT_F32, .n_ctx = 20000, .n_sessions = 2};
+    plan p = planned(f, 2, &r);
+    stage_plan *s = &p.stage[1];
+    uint64_t need = p.total_bytes + p.weights_total_bytes - s->weights_bytes - s->kv_bytes -
+                    s->scratch_bytes;
+    assert_int_equal(plan_fits(&p, f->m, need, &e), ST_RESOURCES);
+    s->device = (device_door){.kind = DEVICE_CUDA};
+    errmsg_clear(&e);
+    assert_int_equal(plan_fits(&p, f->m, need, &e), ST_OK);
+    assert_int_equal(plan_fits(&p, f->m, need - 1, &e), ST_RESOURCES);
+}
+
 static void what_does_not_fit_is_named(void **state)
 {
     const fixture *f = *state;
@@ -371,6 +388,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(windows_are_counted_apart, begin, end),
         cmocka_unit_test_setup_teardown(requests_out_of_range_are_refused, begin, end),
         cmocka_unit_test_setup_teardown(enormous_requests_do_not_overflow, begin, end),
+        cmocka_unit_test_setup_teardown(the_host_is_not_asked_for_a_devices_bytes, begin, end),
         cmocka_unit_test_setup_teardown(what_does_not_fit_is_named, begin, end),
         cmocka_unit_test_setup_teardown(devices_are_as_the_door_says, begin, end),
         cmocka_unit_test_setup_teardown(journals_are_planned, begin, end),

@@ -80,6 +80,22 @@ static void the_end_of_a_chain_goes_first(void **state)
     (void)other;
 }
 
+static void what_nobody_holds_is_forgotten(void **state)
+{
+    (void)state;
+    prefix_link x, first = enter(start, a), second = enter(first, b);
+    kvpool_share(&pool, second.block); /* held, though what comes before it is not */
+    prefix_forget_unheld(&table);
+    assert_int_equal(table.n_entries, 1);
+    assert_int_equal(pool.n_used, 1);
+    assert_false(prefix_find(&table, start, a, &x));
+    prefix_link again = enter(start, a); /* another entry: what followed the old one does not follow */
+    assert_false(prefix_find(&table, again, b, &x));
+    kvpool_drop(&pool, second.block);
+    prefix_forget_unheld(&table);
+    assert_int_equal(pool.n_used, 0);
+}
+
 /* Random chains beside a plain model of them: what is found is what was entered and not let go. */
 static void random_use(void **state)
 {
@@ -126,6 +142,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(found_by_tokens_and_what_comes_before, open_all, close_all),
         cmocka_unit_test_setup_teardown(the_end_of_a_chain_goes_first, open_all, close_all),
+        cmocka_unit_test_setup_teardown(what_nobody_holds_is_forgotten, open_all, close_all),
         cmocka_unit_test_setup_teardown(random_use, open_all, close_all),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

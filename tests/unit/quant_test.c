@@ -104,7 +104,7 @@ static void blocks_are_as_known(void **state)
  * and of many. */
 static void assert_agree(dtype type, const uint8_t *p, uint32_t n_blocks, seeded *s)
 {
-    enum { ROWS = 9 };
+    enum { ROWS = 17 };
     uint32_t n = n_blocks * quant_block_values(type);
     float want[ROWS], got[ROWS], *x = seeded_floats(s, (uint64_t)ROWS * n, 3);
     check_matmul(isas[0], want, p, type, n, 1, x, NULL, ROWS, 0, 1, scratch);

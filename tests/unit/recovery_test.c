@@ -183,6 +183,54 @@ static void the_only_stage_is_replaced(void **state)
     pipeline_close(p);
 }
 
+/* The prompt in a session that shares what others have, and twenty tokens after it. */
+static session *shared_run(pipeline *p, uint32_t out[20])
+{
+    errmsg e = {0};
+    uint32_t prompt[200];
+    session *s;
+    session_options how = session_options_default();
+    how.share = true;
+    for (uint32_t i = 0; i < 200; i++) prompt[i] = (i * 37 + 11) % N_VOCAB;
+    OK(session_open_with(p, &how, &s, &e));
+    OK(session_prime(s, prompt, 200, NULL, &out[0], &e));
+    for (uint32_t i = 1; i < 20; i++) OK(session_step(s, out[i - 1], NULL, &out[i], &e));
+    return s;
+}
+
+static uint64_t shared_rows(const pipeline *p)
+{
+    schedule_snapshot now;
+    pipeline_schedule(p, &now);
+    return now.n_shared_rows;
+}
+
+/* A prefix that no session holds is forgotten with the stage that knew it; one that is held is
+ * brought back with its session, and shared again. */
+static void prefixes_outlive_a_stage_or_are_forgotten(void **state)
+{
+    (void)state;
+    uint32_t want[20], got[20];
+    pipeline *p = open_n(2, RESTARTS_DEFAULT, NULL);
+    session_drop(shared_run(p, want));
+    for (uint32_t i = 0; i < 4; i++) {
+        bool held = i % 2 == 1;
+        stage_snapshot t;
+        uint64_t before = shared_rows(p);
+        session *s = held ? shared_run(p, got) : NULL;
+        if (held) assert_true(shared_rows(p) > before);
+        pipeline_stage(p, i / 2, &t);
+        kill(t.pid, SIGKILL);
+        while (pipeline_recoveries(p, 0, NULL, 0) == i) usleep(1000);
+        before = shared_rows(p);
+        session_drop(shared_run(p, got));
+        assert_memory_equal(got, want, sizeof want);
+        assert_int_equal(shared_rows(p) > before, held);
+        session_drop(s);
+    }
+    pipeline_close(p);
+}
+
 static void a_loss_too_many_ends_the_run(void **state)
 {
     (void)state;
@@ -237,6 +285,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_only_stage_is_replaced),
         cmocka_unit_test(books_change_while_a_stage_is_replaced),
+        cmocka_unit_test(prefixes_outlive_a_stage_or_are_forgotten),
         cmocka_unit_test(a_loss_too_many_ends_the_run),
         cmocka_unit_test(sessions_go_on),
         cmocka_unit_test(sessions_with_window_layers_go_on),

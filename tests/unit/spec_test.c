@@ -418,6 +418,33 @@ static void right_drafts_are_used_where_rows_cost_nothing(void **state)
     pipeline_close(p);
 }
 
+/* A stage that dies in a step that verifies, or between a rejection and the step that forgets it. */
+static void a_stage_that_dies_changes_nothing(void **state)
+{
+    (void)state;
+    errmsg e = {0};
+    for (uint32_t k = 0; k < 12; k++) {
+        char fault_text[64];
+        stage_snapshot t;
+        snprintf(fault_text, sizeof fault_text, "stage=%u,at=decode,step=%u,kind=kill", k % 3, 8 + k);
+        pipeline *p = open_with(k % 2 == 0 ? &llama : &gemma, 3, fault_text);
+        const model *m = k % 2 == 0 ? &llama : &gemma;
+        uint32_t token;
+        session *s = primed(p, 1, &token);
+        generation *g;
+        oracle o = {.m = m, .i = 1, .wrong = 3};
+        generate_limits l = limits_of(&o, N_DRAWN, 5);
+        OK(session_generate(s, token, &l, &g, &e));
+        assert_int_equal(take(m, g, 1, 1, 1000), N_DRAWN);
+        OK(generation_close(g, &e));
+        goes_on(m, s, 1, N_DRAWN);
+        pipeline_stage(p, k % 3, &t);
+        assert_int_equal(t.n_lost, 1);
+        session_drop(s);
+        pipeline_close(p);
+    }
+}
+
 /* Prompt lookup finds the repetition of a greedy session by itself. */
 static void prompt_lookup(void **state)
 {
@@ -451,6 +478,7 @@ int main(void)
         cmocka_unit_test(many_beside_each_other),
         cmocka_unit_test(worthless_drafts_are_left_alone),
         cmocka_unit_test(right_drafts_are_used_where_rows_cost_nothing),
+        cmocka_unit_test(a_stage_that_dies_changes_nothing),
         cmocka_unit_test(prompt_lookup),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);

@@ -116,6 +116,59 @@ static void every_cut_is_equal(void **state)
     }
 }
 
+/* A device that goes through a row's layers and head in one launch: here it makes nothing. */
+static status whole_open(backend_device *d, backend_walk **out, const walk_desc *w, errmsg *e)
+{
+    (void)d;
+    (void)w;
+    (void)e;
+    *out = (backend_walk *)(uintptr_t)64;
+    return ST_OK;
+}
+
+static void whole_close(backend_walk *w)
+{
+    (void)w;
+}
+
+static status whole_walk(backend_queue *q, const backend_walk *w, bool head)
+{
+    (void)q;
+    (void)w;
+    (void)head;
+    return ST_OK;
+}
+
+/* A row that has ended in a round walks nowhere: what the walk before it left is not its result. */
+static void an_ended_row_commits_nothing(void **state)
+{
+    (void)state;
+    backend table = *backend_cpu();
+    table.walk_open = whole_open;
+    table.walk_close = whole_close;
+    table.walk = whole_walk;
+    llama_spec m = small();
+    chain_spec s = spec_of(DT_F32);
+    s.backend = &table;
+    chain c;
+    chain_session session;
+    uint32_t token = 1, n_committed = 1;
+    errmsg e = {0};
+    chain_open(&c, small_file(&m), &s);
+    float *logits = malloc(c.model->n_vocab * sizeof *logits);
+    session_begin(&c, &session, 1);
+    session_feed(&c, &session, &token, 1, 1, logits); /* in one launch, with its head */
+    wire_row ended = {.session = 1, .generation = session.generation, .branch = session.branch,
+                      .position = 1, .token = token, .flags = ROW_LOGITS, .readback = 0,
+                      .sampler_i = WIRE_NONE};
+    assert_int_equal(stage_rows(c.stage[0], &ended, 1, 0, &e), ST_OK);
+    assert_int_equal(stage_head(c.stage[0], NULL, &c.results, c.seq + 1, &n_committed, NULL, &e), ST_OK);
+    assert_int_equal(n_committed, 0);
+    assert_int_equal(atomic_load(&chain_result(&c, 0)->commit), c.seq);
+    free(logits);
+    chain_close(&c);
+}
+
 /* The same for other architectures: prompts over the window, several chunks, isas and threads. */
 static void other_architectures_are_equal(void **state)
 {
@@ -423,6 +476,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_cut_is_equal),
+        cmocka_unit_test(an_ended_row_commits_nothing),
         cmocka_unit_test(other_architectures_are_equal),
         cmocka_unit_test(chunks_are_equal),
         cmocka_unit_test(isa_and_threads_are_equal),

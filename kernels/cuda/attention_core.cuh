@@ -1,0 +1,224 @@
+// attention_core.cuh - attention over an f16 cache on the tensor core: the arithmetic that all its
+// paths (prompt, few rows, one row's walk) share, for heads of a multiple of 8 up to 256.
+//
+// A query's head is f16 after a power-of-two scale of its own. A score is one chain of k16 steps over
+// the head, from zero. In a cell of 256 keys: m = the largest score; e = 2^(14 + (s - m) c), c the
+// scale with its log2(e), by the device's own ex2 (the 14 keeps small ones out of f16's denormal
+// numbers and falls out of the quotient). l sums e in f32: of each 16 keys, lane q of 4 has a chain
+// of keys 2q, 2q+1, 2q+8, 2q+9; the sixteen chains meet in a tree, then lanes q^1, q^2. o is one
+// chain of 16 k16 steps, keys ascending, of e rounded to f16. Keys that a row does not see have e = 0,
+// and values that no row of the block sees are taken as 0. Cells meet as backend.h says.
+#ifndef KERNELS_CUDA_ATTENTION_CORE_CUH
+#define KERNELS_CUDA_ATTENTION_CORE_CUH
+
+#include "kernels/cuda/common.cuh"
+
+static constexpr uint32_t CORE_CELL = 256, CORE_BLOCK = 64, CORE_QUERIES = 16, CORE_HEAD_MAX = 256;
+
+__device__ __forceinline__ float core_exp2(float x)
+{
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+// What turns a raw score (of a query scaled by 2^exponent) into the natural exponent, and the same for
+// powers of two.
+__device__ __forceinline__ float core_scale(float scale, int exponent)
+{
+    return __fmul_rn(scale, pow2(-exponent));
+}
+
+__device__ __forceinline__ float core_scale2(float natural)
+{
+    return __fmul_rn(natural, 1.44269504f);
+}
+
+// The other summand of e's exponent; 0 where nothing is seen.
+__device__ __forceinline__ float core_offset(float largest, float scale2)
+{
+    return largest == -INFINITY ? 0.0f : __fmaf_rn(-largest, scale2, 14.0f);
+}
+
+__device__ __forceinline__ uint32_t core_pair(float a, float b)
+{
+    __half2 v = __floats2half2_rn(a, b);
+    return *reinterpret_cast<uint32_t *>(&v);
+}
+
+// An 8 x 8 matrix of f16 over the warp, transposed.
+__device__ __forceinline__ uint32_t core_transposed(uint32_t x)
+{
+    uint32_t y;
+    asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(y) : "r"(x));
+    return y;
+}
+
+// What a block of up to 16 queries shares, in shared memory.
+struct __align__(16) core_state
+{
+    uint4 q[CORE_HEAD_MAX / 16][32]; // queries and weights as first operands
+    uint4 e[CORE_CELL / 16][32];
+    float sub[CORE_CELL / 16][CORE_QUERIES][4];
+    float largest[16][CORE_QUERIES]; // by warp
+    float natural[CORE_QUERIES], scale2[CORE_QUERIES]; // core_scale, core_scale2
+    uint32_t first[CORE_QUERIES], last[CORE_QUERIES]; // positions seen; first > last: no query
+    float m[CORE_QUERIES], l[CORE_QUERIES];           // of the last cell
+};
+
+// Query i to st.q, by one warp. value(d): of the head; n: a multiple of 8.
+template <class F>
+static __device__ void core_query(core_state &st, uint32_t i, uint32_t n, float scale, F value)
+{
+    uint32_t lane = threadIdx.x % 32, largest = 0;
+    float v[CORE_HEAD_MAX / 32];
+#pragma unroll
+    for (uint32_t j = 0; j < CORE_HEAD_MAX / 64; j++) {
+        uint32_t d = (j * 32 + lane) * 2;
+        v[2 * j] = d < n ? value(d) : 0.0f;
+        v[2 * j + 1] = d < n ? value(d + 1) : 0.0f;
+        largest = max(largest, max(magnitude_bits(v[2 * j]), magnitude_bits(v[2 * j + 1])));
+    }
+    int exponent = cuda_scale_exponent(__reduce_max_sync(~0u, largest));
+    float by = pow2(exponent), natural = core_scale(scale, exponent);
+    if (lane == 0) {
+        st.natural[i] = natural;
+        st.scale2[i] = core_scale2(natural);
+    }
+#pragma unroll
+    for (uint32_t j = 0; j < CORE_HEAD_MAX / 64; j++) {
+        uint32_t d = (j * 32 + lane) * 2;
+        if (d >= (n + 15) / 16 * 16) continue;
+        uint32_t *to = (uint32_t *)&st.q[d / 16][i % 8 * 4 + d % 8 / 2];
+        to[d % 16 / 8 * 2 + i / 8] = scaled_pair(v[2 * j], v[2 * j + 1], by);
+    }
+}
+
+// The cell's share of every query: st.m, st.l, and o by put(query, d, o[d], o[d + 1]). st's queries
+// are there. WARPS 8 or 16, threads in order; STEPS: k16 steps of the longest head. The thread's words
+// of two f16, zeros where [begin, end), the positions that any query sees, ends, are
+//     key(j, t, c): tile j of the warp's TILES, key (warp * TILES + j) * 8 + lane / 4 of the cell,
+//                   values 16 t + 8 c + lane % 4 * 2 (zeros past the head), and
+//     value(t, i, c): key 16 t + 8 c + lane / 4 of the cell, values 8 i + lane % 4 * 2.
+// sync() meets the block: st may be written when all have met after the return, and st.l read.
+template <uint32_t WARPS, uint32_t STEPS, class K, class V, class S, class P>
+static __device__ void core_cell(core_state &st, uint32_t n, uint32_t cell, uint32_t begin,
+                                 uint32_t end, K key, V value, S sync, P put)
+{
+    constexpr uint32_t TILES = CORE_CELL / 8 / WARPS;
+    uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, q = lane % 4;
+    uint32_t at0 = cell * CORE_CELL;
+    float s[TILES][4];
+#pragma unroll
+    for (uint32_t j = 0; j < TILES; j++)
+        s[j][0] = s[j][1] = s[j][2] = s[j][3] = 0;
+#pragma unroll
+    for (uint32_t t0 = 0; t0 < STEPS; t0 += 4) { // words of four steps, asked for together
+        if (t0 * 16 >= n) break;
+        uint32_t b[4][TILES][2];
+#pragma unroll
+        for (uint32_t t = 0; t < 4; t++) {
+#pragma unroll
+            for (uint32_t j = 0; j < TILES; j++) {
+                b[t][j][0] = key(j, t0 + t, 0);
+                b[t][j][1] = key(j, t0 + t, 1);
+            }
+        }
+#pragma unroll
+        for (uint32_t t = 0; t < 4; t++) {
+            if ((t0 + t) * 16 >= n) break;
+            uint4 a = st.q[t0 + t][lane];
+#pragma unroll
+            for (uint32_t j = 0; j < TILES; j++)
+                mma_step(s[j], a.x, a.y, a.z, a.w, b[t][j][0], b[t][j][1]);
+        }
+    }
+
+#pragma unroll
+    for (uint32_t h = 0; h < 2; h++) {
+        uint32_t r = g + h * 8, first = st.first[r], last = st.last[r];
+        float largest = -INFINITY;
+#pragma unroll
+        for (uint32_t j = 0; j < TILES; j++) {
+#pragma unroll
+            for (uint32_t c = 0; c < 2; c++) {
+                uint32_t p = at0 + (warp * TILES + j) * 8 + q * 2 + c;
+                float &x = s[j][h * 2 + c];
+                if (p < first || p > last) x = -INFINITY;
+                largest = fmaxf(largest, x);
+            }
+        }
+        largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, 1));
+        largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, 2));
+        if (q == 0) st.largest[warp][r] = largest;
+    }
+    sync();
+#pragma unroll
+    for (uint32_t h = 0; h < 2; h++) {
+        uint32_t r = g + h * 8;
+        float largest = st.largest[0][r];
+#pragma unroll
+        for (uint32_t w = 1; w < WARPS; w++)
+            largest = fmaxf(largest, st.largest[w][r]);
+        float scale2 = st.scale2[r], offset = core_offset(largest, scale2);
+#pragma unroll
+        for (uint32_t j = 0; j < TILES; j++) {
+#pragma unroll
+            for (uint32_t c = 0; c < 2; c++)
+                s[j][h * 2 + c] = core_exp2(__fmaf_rn(s[j][h * 2 + c], scale2, offset));
+        }
+#pragma unroll
+        for (uint32_t j = 0; j < TILES; j += 2)
+            st.sub[(warp * TILES + j) / 2][r][q] =
+                __fadd_rn(__fadd_rn(__fadd_rn(s[j][h * 2], s[j][h * 2 + 1]), s[j + 1][h * 2]),
+                          s[j + 1][h * 2 + 1]);
+        if (warp == 0 && q == 0) st.m[r] = __fmul_rn(largest, st.natural[r]);
+    }
+#pragma unroll
+    for (uint32_t j = 0; j < TILES; j += 2)
+        st.e[(warp * TILES + j) / 2][lane] =
+            make_uint4(core_pair(s[j][0], s[j][1]), core_pair(s[j][2], s[j][3]),
+                       core_pair(s[j + 1][0], s[j + 1][1]), core_pair(s[j + 1][2], s[j + 1][3]));
+    sync();
+
+    if (threadIdx.x < CORE_QUERIES * 4) {
+        float sum[CORE_CELL / 16];
+#pragma unroll
+        for (uint32_t i = 0; i < CORE_CELL / 16; i++)
+            sum[i] = st.sub[i][threadIdx.x / 4][threadIdx.x % 4];
+#pragma unroll
+        for (uint32_t step = 1; step < CORE_CELL / 16; step *= 2) {
+#pragma unroll
+            for (uint32_t i = 0; i < CORE_CELL / 16; i += 2 * step)
+                sum[i] = __fadd_rn(sum[i], sum[i + step]);
+        }
+        float l = __fadd_rn(sum[0], __shfl_xor_sync(~0u, sum[0], 1));
+        l = __fadd_rn(l, __shfl_xor_sync(~0u, l, 2));
+        if (threadIdx.x % 4 == 0) st.l[threadIdx.x / 4] = l;
+    }
+    uint32_t k16_begin = (max(begin, at0) - at0) / 16;
+    uint32_t k16_end = (min(end, at0 + CORE_CELL) - at0 + 15) / 16;
+    for (uint32_t i = warp; i < n / 8; i += WARPS) {
+        float o[4] = {0, 0, 0, 0};
+#pragma unroll
+        for (uint32_t t0 = 0; t0 < CORE_CELL / 16; t0 += 4) {
+            if (t0 + 4 <= k16_begin || t0 >= k16_end) continue;
+            uint32_t b[4][2];
+#pragma unroll
+            for (uint32_t t = 0; t < 4; t++) {
+                b[t][0] = value(t0 + t, i, 0);
+                b[t][1] = value(t0 + t, i, 1);
+            }
+#pragma unroll
+            for (uint32_t t = 0; t < 4; t++) {
+                uint4 a = st.e[t0 + t][lane];
+                mma_step(o, a.x, a.y, a.z, a.w, core_transposed(b[t][0]),
+                         core_transposed(b[t][1]));
+            }
+        }
+        put(g, i * 8 + q * 2, o[0], o[1]);
+        put(g + 8, i * 8 + q * 2, o[2], o[3]);
+    }
+}
+
+#endif

@@ -1,0 +1,483 @@
+// Attention of many rows over an f16 cache, heads of 64 or 128, in the arithmetic of
+// attention_core.cuh on warpgroups. A block takes 128 rows of one query head: one thread of its first
+// warpgroup lets the copy engine fill a ring with the cells' keys and values in turn, the other two
+// take 64 rows each. They use the tensor core in turns, so that one weighs while the other multiplies.
+// Scores, weights and sums of a cell stay in registers, what cells have made so far in shared memory.
+// Two query heads of one KV head are a cluster: each block brings both of them half of the boxes.
+#include "kernels/cuda/attention_core.cuh"
+#include "kernels/cuda/hopper.cuh"
+
+static constexpr uint32_t ROWS = 128, BOX_KEYS = CORE_BLOCK, BLOCKS = CORE_CELL / CORE_BLOCK;
+static constexpr uint32_t OUTSIDE = 1u << 30; // rows of a pool's map: what begins there is zero
+static constexpr uint32_t TURN = 1, BOTH = 3; // barriers: a turn of warpgroup 0, of 1; both meet
+
+struct prompt_attention_args {
+    CUtensorMap k, v; // rows of n_head: pools as [n_blocks * n_kv_heads * 64, n_head]
+    float *out;
+    const float *x;
+    cuda_kv kv;
+    uint32_t n_heads, window, n_rows;
+    float scale;
+};
+
+template <uint32_t HEAD> struct ring_of {
+    static constexpr uint32_t halves = HEAD / 64; // boxes of 64 values beside each other
+    static constexpr uint32_t box_bytes = BOX_KEYS * 128, half_bytes = BLOCKS * box_bytes;
+    static constexpr uint32_t bytes = halves * half_bytes; // one cell's keys, or values
+    static constexpr uint32_t slots = HEAD == 128 ? 2 : 4;
+    static constexpr uint32_t q_bytes = ROWS * HEAD * 2, o_bytes = ROWS * HEAD * 4;
+    static constexpr uint32_t shared_bytes = 1024 + slots * bytes + q_bytes + o_bytes;
+};
+
+struct prompt_state
+{
+    uint64_t full[4], empty[4];
+    uint32_t begins[ROWS / 32], lives[ROWS / 32]; // bits by row: a run begins; live
+    uint32_t first[ROWS], last[ROWS];
+    float natural[ROWS];
+};
+
+struct ring_place {
+    uint32_t slot, parity;
+    __device__ __forceinline__ void next(uint32_t n)
+    {
+        if (++slot == n) {
+            slot = 0;
+            parity ^= 1;
+        }
+    }
+};
+
+// A run: rows [begin, end) of the block, all live and of one table; the positions that they see.
+struct run_of
+{
+    uint32_t begin, end, first, last;
+};
+
+static __device__ __forceinline__ bool bit_of(const uint32_t *bits, uint32_t i)
+{
+    return bits[i / 32] >> (i % 32) & 1;
+}
+
+// The run at or after row `from`; false: none.
+static __device__ bool next_run(const prompt_state &st, uint32_t from, run_of *run)
+{
+    while (from < ROWS && !bit_of(st.lives, from))
+        from++;
+    if (from >= ROWS) return false;
+    *run = {from, from + 1, st.first[from], st.last[from]};
+    while (run->end < ROWS && bit_of(st.lives, run->end) && !bit_of(st.begins, run->end)) {
+        run->first = min(run->first, st.first[run->end]);
+        run->last = max(run->last, st.last[run->end]);
+        run->end++;
+    }
+    return true;
+}
+
+// Where runs begin and what rows see, by the threads of one warpgroup.
+static __device__ void look_at_rows(const prompt_attention_args &a, prompt_state &st, uint32_t row0)
+{
+    uint32_t t = threadIdx.x % 128, r = row0 + t;
+    bool live = r < a.n_rows && a.kv.live[r] != 0;
+    bool begins = live && (t == 0 || a.kv.live[r - 1] == 0 || a.kv.table[r - 1] != a.kv.table[r]);
+    uint32_t p = live ? a.kv.position[r] : 0;
+    st.first[t] = a.window != 0 && p >= a.window ? p + 1 - a.window : 0;
+    st.last[t] = p;
+    uint32_t live_bits = __ballot_sync(~0u, live), begin_bits = __ballot_sync(~0u, begins);
+    if (t % 32 == 0) {
+        st.lives[t / 32] = live_bits;
+        st.begins[t / 32] = begin_bits;
+    }
+}
+
+// TOGETHER: blocks of the cluster, 1 or 2.
+template <uint32_t HEAD, uint32_t TOGETHER>
+static __device__ void fetch_cells(const prompt_attention_args &a, prompt_state &st, char *slots,
+                                   uint32_t row0, uint32_t kv_head)
+{
+    using ring = ring_of<HEAD>;
+    uint32_t rank = TOGETHER == 2 ? cluster_rank() : 0;
+    ring_place at = {0, 1};
+    run_of run;
+    for (uint32_t from = 0; next_run(st, from, &run); from = run.end) {
+        const uint32_t *table = a.kv.tables + a.kv.table[row0 + run.begin];
+        for (uint32_t cell = run.first / CORE_CELL; cell <= run.last / CORE_CELL; cell++) {
+            uint32_t row[BLOCKS];
+#pragma unroll
+            for (uint32_t b = 0; b < BLOCKS; b++) {
+                uint32_t p = cell * CORE_CELL + b * CORE_BLOCK;
+                bool seen = p + CORE_BLOCK > run.first && p <= run.last;
+                row[b] = seen ? (table[p / CORE_BLOCK] * a.kv.n_kv_heads + kv_head) * CORE_BLOCK
+                              : OUTSIDE;
+            }
+#pragma unroll
+            for (uint32_t i = 0; i < 2; i++) {
+                char *to = slots + at.slot * ring::bytes;
+                uint64_t *full = st.full + at.slot;
+                barrier_wait(st.empty + at.slot, at.parity);
+                barrier_expect(full, ring::bytes);
+#pragma unroll
+                for (uint32_t b = 0; b < BLOCKS; b++) {
+#pragma unroll
+                    for (uint32_t h = 0; h < ring::halves; h++) {
+                        char *box = to + h * ring::half_bytes + b * ring::box_bytes;
+                        const CUtensorMap *map = i == 0 ? &a.k : &a.v;
+                        if (TOGETHER == 1)
+                            fetch_box(box, map, h * 64, row[b], full);
+                        else if (b % 2 == rank)
+                            fetch_box_to(box, map, h * 64, row[b], full, 3);
+                    }
+                }
+                at.next(ring::slots);
+            }
+        }
+    }
+}
+
+// The warp's 16 rows of queries to shared memory as core matrices.
+template <uint32_t HEAD>
+static __device__ void put_queries(const prompt_attention_args &a, prompt_state &st, char *qs,
+                                   uint32_t row0, uint32_t warp_row, uint32_t head)
+{
+    constexpr uint32_t EACH = HEAD / 32;
+    uint32_t lane = threadIdx.x % 32, d = lane * EACH;
+#pragma unroll 8
+    for (uint32_t i = 0; i < 16; i++) {
+        uint32_t t = warp_row + i, r = row0 + t, largest = 0;
+        float v[EACH];
+#pragma unroll
+        for (uint32_t j = 0; j < EACH; j += 2) {
+            float2 two = r < a.n_rows
+                             ? *(const float2 *)(a.x + ((uint64_t)r * a.n_heads + head) * HEAD + d + j)
+                             : make_float2(0, 0);
+            v[j] = two.x;
+            v[j + 1] = two.y;
+            largest = max(largest, max(magnitude_bits(two.x), magnitude_bits(two.y)));
+        }
+        int exponent = cuda_scale_exponent(__reduce_max_sync(~0u, largest));
+        if (lane == 0) st.natural[t] = core_scale(a.scale, exponent);
+        char *to = qs + t / 8 * (HEAD / 8 * 128) + d / 8 * 128 + t % 8 * 16 + d % 8 * 2;
+#pragma unroll
+        for (uint32_t j = 0; j < EACH; j += 2)
+            *(uint32_t *)(to + j * 2) = scaled_pair(v[j], v[j + 1], pow2(exponent));
+    }
+}
+
+// What the thread's two rows have met; what they see and their scales are in shared memory, and what
+// they have summed: [HEAD / 8][128 threads] of four, as the tensor core deals them out.
+struct row_state
+{
+    float m[2], l[2];
+    bool any[2];
+};
+
+// Positions that row t of the block sees as part of the run: first > last, none.
+static __device__ __forceinline__ uint2 seen_by(const prompt_state &st, const run_of &run, uint32_t t)
+{
+    bool in = t >= run.begin && t < run.end;
+    return in ? make_uint2(st.first[t], st.last[t]) : make_uint2(UINT32_MAX, 0);
+}
+
+// s to weights: e as first operands for the values; the cell's m and l. From the last step to the
+// first: e then fits into the registers of what is done, above those that the values' sums take.
+static __device__ __forceinline__ void weigh(const prompt_state &st, const run_of &run, uint32_t t0,
+                                             float (&s)[128], uint32_t (&e)[64], float (&m)[2],
+                                             float (&l)[2], uint32_t cell, bool whole)
+{
+    uint32_t key = cell * CORE_CELL + threadIdx.x % 4 * 2;
+    float scale2[2], offset[2], sum[2][5];
+#pragma unroll
+    for (uint32_t h = 0; h < 2; h++) {
+        float largest = -INFINITY, natural = st.natural[t0 + h * 8];
+        if (!whole) {
+            uint2 seen = seen_by(st, run, t0 + h * 8);
+#pragma unroll
+            for (uint32_t i = 0; i < 64; i++) {
+                uint32_t p = key + i / 2 * 8 + i % 2;
+                float &x = s[i / 2 * 4 + h * 2 + i % 2];
+                if (p < seen.x || p > seen.y) x = -INFINITY;
+            }
+        }
+#pragma unroll
+        for (uint32_t i = 0; i < 64; i++)
+            largest = fmaxf(largest, s[i / 2 * 4 + h * 2 + i % 2]);
+        largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, 1));
+        largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, 2));
+        scale2[h] = core_scale2(natural);
+        offset[h] = core_offset(largest, scale2[h]);
+        m[h] = __fmul_rn(largest, natural);
+    }
+#pragma unroll
+    for (uint32_t i16 = 0; i16 < 16; i16++) {
+        const uint32_t t = 15 - i16;
+#pragma unroll
+        for (uint32_t h = 0; h < 2; h++) {
+            float x[4];
+#pragma unroll
+            for (uint32_t i = 0; i < 4; i++)
+                x[i] = core_exp2(
+                    __fmaf_rn(s[t * 8 + i / 2 * 4 + h * 2 + i % 2], scale2[h], offset[h]));
+            e[t * 4 + h] = core_pair(x[0], x[1]);
+            e[t * 4 + 2 + h] = core_pair(x[2], x[3]);
+            float part = __fadd_rn(__fadd_rn(__fadd_rn(x[0], x[1]), x[2]), x[3]);
+            uint32_t level = 0;
+#pragma unroll
+            for (; level < 4 && (i16 >> level & 1) != 0; level++) // the tree, as far as it is complete
+                part = __fadd_rn(part, sum[h][level]);
+            sum[h][level] = part;
+        }
+    }
+#pragma unroll
+    for (uint32_t h = 0; h < 2; h++) {
+        l[h] = __fadd_rn(sum[h][4], __shfl_xor_sync(~0u, sum[h][4], 1));
+        l[h] = __fadd_rn(l[h], __shfl_xor_sync(~0u, l[h], 2));
+    }
+}
+
+// A cell, c, joins those before it, o.
+template <int N>
+static __device__ __forceinline__ void join(const prompt_state &st, const run_of &run, uint32_t t0,
+                                            float4 *o, const float (&c)[N], row_state &row,
+                                            const float (&m)[2], const float (&l)[2], uint32_t cell)
+{
+    bool in[2];
+    float wa[2] = {0, 0}, wb[2] = {1, 1};
+#pragma unroll
+    for (uint32_t h = 0; h < 2; h++) {
+        uint2 seen = seen_by(st, run, t0 + h * 8);
+        in[h] = seen.x <= seen.y && seen.y / CORE_CELL >= cell && seen.x / CORE_CELL <= cell;
+        if (!in[h]) continue;
+        if (row.any[h]) {
+            float both = fmaxf(row.m[h], m[h]);
+            wa[h] = exp_f32(__fsub_rn(row.m[h], both));
+            wb[h] = exp_f32(__fsub_rn(m[h], both));
+            row.l[h] = __fmaf_rn(l[h], wb[h], __fmul_rn(row.l[h], wa[h]));
+            row.m[h] = both;
+        } else {
+            row.m[h] = m[h];
+            row.l[h] = l[h];
+        }
+    }
+#pragma unroll
+    for (uint32_t i = 0; i < N / 4; i++) {
+        float4 x = o[i * 128];
+        if (in[0]) {
+            x.x = row.any[0] ? __fmaf_rn(c[i * 4], wb[0], __fmul_rn(x.x, wa[0])) : c[i * 4];
+            x.y = row.any[0] ? __fmaf_rn(c[i * 4 + 1], wb[0], __fmul_rn(x.y, wa[0])) : c[i * 4 + 1];
+        }
+        if (in[1]) {
+            x.z = row.any[1] ? __fmaf_rn(c[i * 4 + 2], wb[1], __fmul_rn(x.z, wa[1])) : c[i * 4 + 2];
+            x.w = row.any[1] ? __fmaf_rn(c[i * 4 + 3], wb[1], __fmul_rn(x.w, wa[1])) : c[i * 4 + 3];
+        }
+        o[i * 128] = x;
+    }
+    row.any[0] |= in[0];
+    row.any[1] |= in[1];
+}
+
+// A slot is free, for all that fill it.
+template <uint32_t TOGETHER> static __device__ __forceinline__ void release(uint64_t *empty)
+{
+    if (TOGETHER == 1) {
+        if (threadIdx.x % 32 == 0) barrier_arrive(empty);
+    } else if (threadIdx.x % 32 < 2) {
+        barrier_arrive_at(empty, threadIdx.x % 32);
+    }
+}
+
+// Values of the cell's keys past the last that is seen may be anything; they become zero.
+template <uint32_t HEAD>
+static __device__ void clear_unseen(char *values, uint32_t n_seen)
+{
+    uint32_t n = (CORE_CELL - n_seen) * 8;
+    for (uint32_t i = threadIdx.x - 128; i < n * ring_of<HEAD>::halves; i += 256)
+        *(uint4 *)(values + i / n * ring_of<HEAD>::half_bytes + n_seen * 128 + i % n * 16) =
+            make_uint4(0, 0, 0, 0);
+    written_for_wgmma();
+    threads_meet(BOTH, 256);
+}
+
+template <uint32_t HEAD, uint32_t TOGETHER>
+static __device__ void attend(const prompt_attention_args &a, prompt_state &st, const char *qs,
+                              char *slots, float4 *sums, uint32_t row0, uint32_t head)
+{
+    using ring = ring_of<HEAD>;
+    uint32_t group = threadIdx.x / 128 - 1, lane = threadIdx.x % 32;
+    uint32_t t0 = group * 64 + threadIdx.x / 32 % 4 * 16 + lane / 4;
+    float4 *o = sums + group * (HEAD / 8 * 128) + threadIdx.x % 128;
+    ring_place at = {0, 0};
+    run_of run;
+    if (group == 1) threads_arrive(TURN, 256); // the first turn is group 0's
+    for (uint32_t from = 0; next_run(st, from, &run); from = run.end) {
+        uint2 seen[2] = {seen_by(st, run, t0), seen_by(st, run, t0 + 8)};
+        // What every row of the warp sees.
+        uint32_t all_first = __reduce_max_sync(~0u, max(seen[0].x, seen[1].x));
+        uint32_t all_last = __reduce_min_sync(~0u, min(seen[0].y, seen[1].y));
+        row_state row = {};
+        for (uint32_t cell = run.first / CORE_CELL; cell <= run.last / CORE_CELL; cell++) {
+            float s[128], m[2], l[2];
+            uint32_t e[64];
+#pragma unroll
+            for (uint32_t i = 0; i < 128; i++)
+                s[i] = 0;
+            barrier_wait(st.full + at.slot, at.parity);
+            threads_meet(TURN + group, 256);
+            wgmma_settle(s);
+            wgmma_begin();
+            uint64_t q = operand_at(qs + group * (64 / 8) * (HEAD / 8 * 128), 128, HEAD / 8 * 128);
+#pragma unroll
+            for (uint32_t t = 0; t < HEAD / 16; t++) {
+                const char *keys = slots + at.slot * ring::bytes + t / 4 * ring::half_bytes;
+                wgmma(s, operand_further(q, t * 256), swizzled_at(keys + t % 4 * 32, 16));
+            }
+            wgmma_commit();
+            threads_arrive(TURN + 1 - group, 256);
+            wgmma_wait<0>();
+            wgmma_settle(s);
+            release<TOGETHER>(st.empty + at.slot);
+            at.next(ring::slots);
+
+            bool whole = cell * CORE_CELL >= all_first && cell * CORE_CELL + 255 <= all_last;
+            weigh(st, run, t0, s, e, m, l, cell, whole);
+
+            float c[HEAD / 2];
+#pragma unroll
+            for (uint32_t i = 0; i < HEAD / 2; i++)
+                c[i] = 0;
+            barrier_wait(st.full + at.slot, at.parity);
+            char *values = slots + at.slot * ring::bytes;
+            if (run.last < cell * CORE_CELL + 255)
+                clear_unseen<HEAD>(values, run.last + 1 - cell * CORE_CELL);
+            threads_meet(TURN + group, 256);
+            wgmma_settle(c);
+            wgmma_begin();
+#pragma unroll
+            for (uint32_t t = 0; t < 16; t++)
+                wgmma_from(c, e[t * 4], e[t * 4 + 1], e[t * 4 + 2], e[t * 4 + 3],
+                           swizzled_at(values + t * 16 * 128, ring::half_bytes));
+            wgmma_commit();
+            threads_arrive(TURN + 1 - group, 256);
+            wgmma_wait<0>();
+            wgmma_settle(c);
+            release<TOGETHER>(st.empty + at.slot);
+            at.next(ring::slots);
+            join(st, run, t0, o, c, row, m, l, cell);
+        }
+        float *to = a.out + ((uint64_t)(row0 + t0) * a.n_heads + head) * HEAD + lane % 4 * 2;
+#pragma unroll 4
+        for (uint32_t i = 0; i < HEAD / 8; i++) {
+            float4 x = o[i * 128];
+            if (row.any[0])
+                *(float2 *)(to + i * 8) =
+                    make_float2(__fdiv_rn(x.x, row.l[0]), __fdiv_rn(x.y, row.l[0]));
+            if (row.any[1])
+                *(float2 *)(to + (uint64_t)8 * a.n_heads * HEAD + i * 8) =
+                    make_float2(__fdiv_rn(x.z, row.l[1]), __fdiv_rn(x.w, row.l[1]));
+        }
+    }
+}
+
+template <uint32_t HEAD, uint32_t TOGETHER>
+static __global__ void __launch_bounds__(384, 1)
+    attention_prompt(const __grid_constant__ prompt_attention_args a)
+{
+    using ring = ring_of<HEAD>;
+    extern __shared__ char shared[];
+    __shared__ prompt_state st;
+    char *slots = shared + (-shared_address(shared) & 1023), *qs = slots + ring::slots * ring::bytes;
+    float4 *sums = (float4 *)(qs + ring::q_bytes);
+    uint32_t head = blockIdx.x, kv_head = head / (a.n_heads / a.kv.n_kv_heads);
+    uint32_t row0 = (gridDim.y - 1 - blockIdx.y) * ROWS; // the last rows see most: they begin first
+    uint32_t group = threadIdx.x / 128;
+    if (threadIdx.x == 0) {
+        for (uint32_t i = 0; i < ring::slots; i++) {
+            barrier_init_for(st.full + i, 1);
+            barrier_init_for(st.empty + i, 8 * TOGETHER); // warps that multiply
+        }
+        barrier_init_done();
+    }
+    if (TOGETHER == 2) cluster_meet();
+    kernel_begin();
+    if (group == 0) {
+        look_at_rows(a, st, row0);
+        uint32_t r = row0 + threadIdx.x;
+        if (r < a.n_rows && a.kv.live[r] == 0) { // unused, but never left over
+            for (uint32_t d = 0; d < HEAD; d++)
+                a.out[((uint64_t)r * a.n_heads + head) * HEAD + d] = 0;
+        }
+    } else {
+        put_queries<HEAD>(a, st, qs, row0, (threadIdx.x / 32 - 4) * 16, head);
+        written_for_wgmma();
+    }
+    __syncthreads();
+    if (group == 0) {
+        registers_less<24>();
+        if (threadIdx.x == 0) fetch_cells<HEAD, TOGETHER>(a, st, slots, row0, kv_head);
+    } else {
+        registers_more<240>();
+        attend<HEAD, TOGETHER>(a, st, qs, slots, sums, row0, head);
+    }
+    if (TOGETHER == 1) return;
+    __syncwarp();
+    cluster_meet(); // the other block may still send here
+}
+
+bool cuda_attention_prompt_takes(uint32_t n_head)
+{
+    return n_head == 64 || n_head == 128;
+}
+
+template <uint32_t HEAD> static cudaError_t allow()
+{
+    cudaError_t e = cudaFuncSetAttribute(attention_prompt<HEAD, 1>,
+                                         cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                         ring_of<HEAD>::shared_bytes);
+    if (e != cudaSuccess) return e;
+    return cudaFuncSetAttribute(attention_prompt<HEAD, 2>,
+                                cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                ring_of<HEAD>::shared_bytes);
+}
+
+cudaError_t cuda_attention_prompt_setup(void)
+{
+    cudaError_t e = allow<64>();
+    return e == cudaSuccess ? allow<128>() : e;
+}
+
+static cudaError_t map_pool(const cuda_prompt *p, CUtensorMap *map, void *pool, uint32_t n_head)
+{
+    cuuint64_t size[2] = {n_head, OUTSIDE}, stride[1] = {n_head * 2ull};
+    cuuint32_t box[2] = {64, BOX_KEYS}, step[2] = {1, 1};
+    CUresult r = ((decltype(&cuTensorMapEncodeTiled))p->encode_tiled)(
+        map, CU_TENSOR_MAP_DATA_TYPE_FLOAT16, 2, pool, size, stride, box, step,
+        CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+        CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+    return r == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue;
+}
+
+template <uint32_t HEAD>
+static cudaError_t launch(cudaStream_t s, const prompt_attention_args &a)
+{
+    dim3 grid(a.n_heads, (a.n_rows + ROWS - 1) / ROWS);
+    if (a.n_heads / a.kv.n_kv_heads % 2 == 0)
+        return start_pairs(attention_prompt<HEAD, 2>, grid, 384, ring_of<HEAD>::shared_bytes, s, a);
+    return start(attention_prompt<HEAD, 1>, grid, 384, ring_of<HEAD>::shared_bytes, s, a);
+}
+
+cudaError_t cuda_launch_attention_prompt(cudaStream_t s, const cuda_prompt *p, float *out,
+                                         const float *x, const cuda_kv *kv, uint32_t n_heads,
+                                         float scale, uint32_t window, uint32_t n_rows)
+{
+    prompt_attention_args a = {};
+    a.out = out;
+    a.x = x;
+    a.kv = *kv;
+    a.n_heads = n_heads;
+    a.window = window;
+    a.n_rows = n_rows;
+    a.scale = scale;
+    cudaError_t e = map_pool(p, &a.k, kv->k, kv->n_head);
+    if (e == cudaSuccess) e = map_pool(p, &a.v, kv->v, kv->n_head);
+    if (e != cudaSuccess) return e;
+    return kv->n_head == 64 ? launch<64>(s, a) : launch<128>(s, a);
+}
