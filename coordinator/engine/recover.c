@@ -202,7 +202,6 @@ status recover_turn(pipeline *p, errmsg *e)
     if (!all_in(p, SLOT_ATTACHED) || !all_probed(p)) return ST_OK;
     if (!p->replay.begun) {
         p->attached_ns = now_ns();
-        admission_forget(p); /* what no session holds is not replayed */
         replay_begin(p, must_go_through(p));
     }
     bool done = false;

@@ -216,7 +216,9 @@ static uint64_t make_body(pipeline *p)
         uint32_t left = r->end - r->position;
         uint32_t end = r->position + (left < p->plan.rows_max ? left : p->plan.rows_max);
         if (extend_all(&d, end)) step->n_rows = put_rows(p, (wire_row *)(step + 1), end);
-        if (r->position == r->end && finish_tables(&d)) end_branch(p, d.b);
+        /* Operations come before rows: what is let go of at the end, these rows may still see. */
+        bool sees = p->n_pools > KV_CLASS_WINDOW && step->n_rows > 0;
+        if (r->position == r->end && !sees && finish_tables(&d)) end_branch(p, d.b);
     }
     r->over = !next_branch(p);
     step->n_kv_ops = d.n_ops;
