@@ -16,6 +16,7 @@
 #include "coordinator/gates/gate_count.h"
 #include "coordinator/gates/gate_pipe.h"
 #include "coordinator/gates/gate_record.h"
+#include "coordinator/gates/gate_run.h"
 
 #include <pthread.h>
 #include <stdlib.h>
@@ -196,26 +197,17 @@ static status arm_run(work *w, pipeline *p, gate_arm *a, uint32_t n_stages, cons
 {
     errmsg why = {0};
     status s = arm_walk(w, p, a, n_stages, how, as, &why);
-    if (s == ST_OK) return ST_OK;
-    if (gate_fatal(s)) return errmsg_set(e, s, "%s", why.text);
-    gate_arm_red(a, "%s", why.text);
-    return ST_OK;
+    return gate_arm_ended(a, s, &why, e);
 }
 
 /* --- arms ------------------------------------------------------------------------------------------ */
 
-static status pipe_open(pipeline **p, const work *w, const gate_cuts *c, const char *fault_text,
-                        errmsg *e)
-{
-    gate_setup setup = {.fault = fault_text, .n_sessions = GATE_SESSIONS};
-    return gate_pipe_open(p, w->g, c, &setup, e);
-}
-
 static const way together = {0};
 static const way one_slot = {.one_slot = true};
 
-static status arms_run(work *w, pipeline *p, errmsg *e)
+static status arms_run(void *ctx, pipeline *p, errmsg *e)
 {
+    work *w = ctx;
     uint32_t n_stages = pipeline_plan(p)->cuts.n_stages;
     const way *ways[] = {&together, &one_slot};
     for (uint32_t i = 0; i < (n_stages > 1 ? 2 : 1); i++) {
@@ -228,28 +220,10 @@ static status arms_run(work *w, pipeline *p, errmsg *e)
     return ST_OK;
 }
 
-/* A pipeline that does not start is one red arm. */
-static status cuts_run(work *w, const gate_cuts *c, errmsg *e)
-{
-    pipeline *p;
-    errmsg why = {0};
-    status s = pipe_open(&p, w, c, NULL, &why);
-    if (s == ST_OK) {
-        s = arms_run(w, p, e);
-        pipeline_close(p);
-        return s;
-    }
-    if (gate_fatal(s)) return errmsg_set(e, s, "%s", why.text);
-    gate_arm a;
-    gate_arm_begin(&a, "batch", "start");
-    gate_arm_red(&a, "%u stages did not start: %s", c->n_stages, why.text);
-    gate_report_arm(w->g->report, &a);
-    return ST_OK;
-}
-
 /* What was walked becomes the reference; it is an arm too, and its counters must be right. */
-static status reference_walk(work *w, pipeline *p, gate_arm *a, errmsg *e)
+static status reference_walk(void *ctx, pipeline *p, gate_arm *a, errmsg *e)
 {
+    work *w = ctx;
     const way alone = {.one_by_one = true, .stepped = true};
     gate_counts before;
     gate_arm_begin(a, "batch", "reference, one after the other");
@@ -257,10 +231,8 @@ static status reference_walk(work *w, pipeline *p, gate_arm *a, errmsg *e)
     a->cuts = pipeline_plan(p)->cuts;
     gate_counts_take(&before, p);
     TRY(walk(w, p, &alone, e));
-    gate_record logits = w->got;
     uint32_t *tokens = w->tokens_got;
-    w->got = w->reference;
-    w->reference = logits;
+    gate_record_swap(&w->got, &w->reference);
     w->tokens_got = w->tokens_reference;
     w->tokens_reference = tokens;
     gate_expect x = {.n_stages = 1, .rows = w->n_rows, .free_running = true};
@@ -268,21 +240,6 @@ static status reference_walk(work *w, pipeline *p, gate_arm *a, errmsg *e)
     if (a->batches + a->prime_batches + a->rounds > 0)
         gate_arm_red(a, "sessions one after the other shared steps");
     return ST_OK;
-}
-
-static status reference_run(work *w, errmsg *e)
-{
-    gate_cuts one = gate_cuts_even(1);
-    pipeline *p;
-    gate_arm a;
-    TRY(pipe_open(&p, w, &one, NULL, e));
-    status s = reference_walk(w, p, &a, e);
-    if (s == ST_OK && !w->g->canary) {
-        gate_report_arm(w->g->report, &a);
-        s = arms_run(w, p, e);
-    }
-    pipeline_close(p);
-    return s;
 }
 
 /* --- canaries -------------------------------------------------------------------------------------- */
@@ -317,12 +274,20 @@ static status canary_run(work *w, const gate_cuts *c, const canary *k, errmsg *e
     pipeline *p;
     gate_arm a;
     gate_arm_begin(&a, "batch", "together");
-    TRY(pipe_open(&p, w, k->one_stage ? &one : c, k->fault, e));
+    gate_setup setup = {.fault = k->fault, .n_sessions = GATE_SESSIONS};
+    TRY(gate_pipe_open(&p, w->g, k->one_stage ? &one : c, &setup, e));
     a.cuts = pipeline_plan(p)->cuts;
     status s = arm_run(w, p, &a, c->n_stages, &k->how, &together, e);
     pipeline_close(p);
     if (s == ST_OK) gate_report_canary(w->g->report, &a, k->broken, k->because);
     return s;
+}
+
+static status canaries_run(void *ctx, const gate_cuts *c, errmsg *e)
+{
+    for (uint32_t i = 0; i < sizeof canaries / sizeof *canaries; i++)
+        TRY(canary_run(ctx, c, &canaries[i], e));
+    return ST_OK;
 }
 
 /* --- the gate -------------------------------------------------------------------------------------- */
@@ -361,16 +326,17 @@ status gate_batch(const gate_context *g, errmsg *e)
     work w;
     gate_cuts cuts[4];
     uint32_t n_cuts;
+    const gate_run run = {.g = g,
+                          .gate = "batch",
+                          .setup = {.n_sessions = GATE_SESSIONS},
+                          .ctx = &w,
+                          .reference = reference_walk,
+                          .arms = arms_run,
+                          .canaries = canaries_run};
     status s = work_open(&w, g, e);
     if (s != ST_OK) goto done;
     TRY_DONE(s, gate_cuts_few(cuts, &n_cuts, g, e));
-    TRY_DONE(s, reference_run(&w, e));
-    if (g->canary) {
-        for (uint32_t i = 0; i < sizeof canaries / sizeof *canaries; i++)
-            TRY_DONE(s, canary_run(&w, &cuts[0], &canaries[i], e));
-    } else {
-        for (uint32_t i = 0; i < n_cuts; i++) TRY_DONE(s, cuts_run(&w, &cuts[i], e));
-    }
+    s = gate_run_all(&run, cuts, n_cuts, e);
 done:
     work_close(&w);
     return s;

@@ -246,9 +246,3 @@ bool gate_may_try(const gate_arm *a, uint64_t begin_ns)
 {
     return a->green && (a->tries < GATE_TRIES_MIN || now_ns() - begin_ns < GATE_TRIES_S * NS_PER_S);
 }
-
-bool gate_fatal(status s)
-{
-    return s == ST_INTERRUPTED || s == ST_BAD_MODEL || s == ST_BAD_DOOR || s == ST_USAGE ||
-           s == ST_RESOURCES;
-}

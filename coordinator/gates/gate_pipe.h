@@ -54,7 +54,4 @@ step_doors gate_doors(const gate_context *g, uint32_t chunk, bool pipe, bool ove
 /* May this arm, begun at begin_ns, be walked (once more)? See gate.h. */
 bool gate_may_try(const gate_arm *a, uint64_t begin_ns);
 
-/* True: this status ends the whole gate; otherwise it is only the arm's red. */
-bool gate_fatal(status s);
-
 #endif

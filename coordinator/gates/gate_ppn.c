@@ -12,6 +12,7 @@
 #include "coordinator/gates/gate_count.h"
 #include "coordinator/gates/gate_pipe.h"
 #include "coordinator/gates/gate_record.h"
+#include "coordinator/gates/gate_run.h"
 #include "coordinator/commands/random_tokens.h"
 
 #include <stdlib.h>
@@ -183,61 +184,35 @@ static status arm_run(work *w, pipeline *p, gate_arm *a, uint32_t n_stages, cons
 {
     errmsg why = {0};
     status s = arm_walk(w, p, a, n_stages, how, as, &why);
-    if (s == ST_OK) return ST_OK;
-    if (gate_fatal(s)) return errmsg_set(e, s, "%s", why.text);
-    gate_arm_red(a, "%s", why.text);
-    return ST_OK;
+    return gate_arm_ended(a, s, &why, e);
 }
 
-/* Open for an arm: a fault is its red, and *p is NULL. */
-static status arm_open(work *w, pipeline **p, gate_arm *a, const gate_cuts *c,
-                       const gate_setup *setup, errmsg *e)
+static status arm_report(work *w, pipeline *p, const way *how, errmsg *e)
 {
-    errmsg why = {0};
-    status s = gate_pipe_open(p, w->g, c, setup, &why);
-    if (s == ST_OK) {
-        a->cuts = pipeline_plan(*p)->cuts;
-        return ST_OK;
-    }
-    if (gate_fatal(s)) return errmsg_set(e, s, "%s", why.text);
-    gate_arm_red(a, "%u stages did not start: %s", c->n_stages, why.text);
-    return ST_OK;
-}
-
-static gate_setup setup_of(const work *w)
-{
-    return (gate_setup){.n_chunk = w->chunk};
-}
-
-/* One set of cuts: its three arms, on one pipeline. */
-static status cuts_run(work *w, const gate_cuts *c, errmsg *e)
-{
-    const way *ways[] = {&serial, &pipelined, &flipped};
-    gate_setup setup = setup_of(w);
-    pipeline *p = NULL;
     gate_arm a;
-    gate_arm_begin(&a, "ppn", "start");
-    TRY(arm_open(w, &p, &a, c, &setup, e));
-    if (p == NULL) {
-        gate_report_arm(w->g->report, &a);
-        return ST_OK;
-    }
-    status s = ST_OK;
-    for (uint32_t i = 0; i < sizeof ways / sizeof *ways; i++) {
-        gate_arm_begin(&a, "ppn", "%s", ways[i]->name);
-        a.cuts = pipeline_plan(p)->cuts;
-        TRY_DONE(s, arm_run(w, p, &a, c->n_stages, ways[i], ways[i], e));
-        gate_report_arm(w->g->report, &a);
-    }
-done:
-    pipeline_close(p);
-    return s;
+    uint32_t n_stages = pipeline_plan(p)->cuts.n_stages;
+    gate_arm_begin(&a, "ppn", "%s", how->name);
+    a.cuts = pipeline_plan(p)->cuts;
+    TRY(arm_run(w, p, &a, n_stages, how, how, e));
+    gate_report_arm(w->g->report, &a);
+    return ST_OK;
+}
+
+/* With the door shut there is one way that the reference is not. */
+static status arms_run(void *ctx, pipeline *p, errmsg *e)
+{
+    work *w = ctx;
+    if (pipeline_plan(p)->cuts.n_stages == 1) return arm_report(w, p, &pipelined, e);
+    TRY(arm_report(w, p, &serial, e));
+    TRY(arm_report(w, p, &pipelined, e));
+    return arm_report(w, p, &flipped, e);
 }
 
 /* The reference is an arm too: its counters must be right, and have arrived before the next arm's
  * begin to count. */
-static status reference_walk(work *w, pipeline *p, gate_arm *a, errmsg *e)
+static status reference_walk(void *ctx, pipeline *p, gate_arm *a, errmsg *e)
 {
+    work *w = ctx;
     gate_counts before;
     walked done;
     gate_arm_begin(a, "ppn", "reference");
@@ -245,32 +220,10 @@ static status reference_walk(work *w, pipeline *p, gate_arm *a, errmsg *e)
     a->cuts = pipeline_plan(p)->cuts;
     gate_counts_take(&before, p);
     TRY(walk(w, p, &serial, &done, e));
-    gate_record first = w->got;
-    w->got = w->reference;
-    w->reference = first;
+    gate_record_swap(&w->got, &w->reference);
     gate_expect x = {.n_stages = 1, .rows = w->n_rows, .chunks = done.chunks, .steps = done.steps};
     gate_counts_check(a, p, &before, &x);
     return ST_OK;
-}
-
-/* The reference, into w->reference; then the door stays shut and everything else is on. */
-static status reference_run(work *w, errmsg *e)
-{
-    gate_setup setup = setup_of(w);
-    gate_cuts one = gate_cuts_even(1);
-    pipeline *p;
-    gate_arm a;
-    TRY(gate_pipe_open(&p, w->g, &one, &setup, e));
-    status s = reference_walk(w, p, &a, e);
-    if (s == ST_OK && !w->g->canary) {
-        gate_report_arm(w->g->report, &a);
-        gate_arm_begin(&a, "ppn", "pipelined");
-        a.cuts = pipeline_plan(p)->cuts;
-        s = arm_run(w, p, &a, 1, &pipelined, &pipelined, e);
-        if (s == ST_OK) gate_report_arm(w->g->report, &a);
-    }
-    pipeline_close(p);
-    return s;
 }
 
 /* --- canaries ------------------------------------------------------------------------------ */
@@ -311,8 +264,7 @@ static const canary canaries[] = {
 
 static status canary_run(work *w, const gate_cuts *c, const canary *k, errmsg *e)
 {
-    gate_setup setup = setup_of(w);
-    setup.fault = k->fault;
+    gate_setup setup = {.fault = k->fault, .n_chunk = w->chunk};
     gate_cuts one = gate_cuts_even(1);
     pipeline *p;
     gate_arm a;
@@ -323,6 +275,13 @@ static status canary_run(work *w, const gate_cuts *c, const canary *k, errmsg *e
     pipeline_close(p);
     if (s == ST_OK) gate_report_canary(w->g->report, &a, k->broken, k->because);
     return s;
+}
+
+static status canaries_run(void *ctx, const gate_cuts *c, errmsg *e)
+{
+    for (uint32_t i = 0; i < sizeof canaries / sizeof *canaries; i++)
+        TRY(canary_run(ctx, c, &canaries[i], e));
+    return ST_OK;
 }
 
 /* --- the gate ------------------------------------------------------------------------------ */
@@ -354,14 +313,14 @@ status gate_ppn(const gate_context *g, errmsg *e)
     status s = work_open(&w, g, e);
     if (s != ST_OK) goto done;
     TRY_DONE(s, gate_cuts_all(&cuts, &n_cuts, g, e));
-    TRY_DONE(s, reference_run(&w, e));
-    if (g->canary) {
-        for (uint32_t i = 0; i < sizeof canaries / sizeof *canaries; i++)
-            TRY_DONE(s, canary_run(&w, &cuts[0], &canaries[i], e));
-    } else {
-        for (uint32_t i = 0; i < n_cuts; i++)
-            TRY_DONE(s, cuts_run(&w, &cuts[i], e));
-    }
+    const gate_run run = {.g = g,
+                          .gate = "ppn",
+                          .setup = {.n_chunk = w.chunk},
+                          .ctx = &w,
+                          .reference = reference_walk,
+                          .arms = arms_run,
+                          .canaries = canaries_run};
+    s = gate_run_all(&run, cuts, n_cuts, e);
 done:
     free(cuts);
     work_close(&w);

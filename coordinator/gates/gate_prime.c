@@ -13,6 +13,7 @@
 #include "coordinator/gates/gate_count.h"
 #include "coordinator/gates/gate_pipe.h"
 #include "coordinator/gates/gate_record.h"
+#include "coordinator/gates/gate_run.h"
 #include "coordinator/commands/random_tokens.h"
 
 #include <stdlib.h>
@@ -212,10 +213,7 @@ static status arm_run(work *w, pipeline *p, uint32_t n_stages, const arm_way *ho
     a->cuts = pipeline_plan(p)->cuts;
     errmsg why = {0};
     status s = arm_walk(w, p, n_stages, how, a, &why);
-    if (s == ST_OK) return ST_OK;
-    if (gate_fatal(s)) return errmsg_set(e, s, "%s", why.text);
-    gate_arm_red(a, "%s", why.text);
-    return ST_OK;
+    return gate_arm_ended(a, s, &why, e);
 }
 
 static void arm_name(gate_arm *a, const work *w, uint32_t n_stages, const arm_way *how)
@@ -242,8 +240,9 @@ static status arm_report(work *w, pipeline *p, const arm_way *how, errmsg *e)
 }
 
 /* All arms on one pipeline. */
-static status pipe_run(work *w, pipeline *p, errmsg *e)
+static status pipe_run(void *ctx, pipeline *p, errmsg *e)
 {
+    work *w = ctx;
     uint32_t n_stages = pipeline_plan(p)->cuts.n_stages, n = w->g->n_prompt;
     for (uint32_t pipe = n_stages == 1 ? 1 : 0; pipe <= 1; pipe++) {
         for (uint32_t i = 0; i < sizeof chunk_sizes / sizeof *chunk_sizes; i++) {
@@ -258,17 +257,11 @@ static status pipe_run(work *w, pipeline *p, errmsg *e)
     return ST_OK;
 }
 
-static status pipe_open(pipeline **p, const work *w, const gate_cuts *c, const char *fault_text,
-                        errmsg *e)
-{
-    gate_setup setup = {.fault = fault_text, .n_sessions = 2};
-    return gate_pipe_open(p, w->g, c, &setup, e);
-}
-
 /* The reference is an arm too: its counters must be right, and have arrived before the next arm's
  * begin to count. */
-static status reference_walk(work *w, pipeline *p, gate_arm *a, errmsg *e)
+static status reference_walk(void *ctx, pipeline *p, gate_arm *a, errmsg *e)
 {
+    work *w = ctx;
     gate_counts before;
     asked x;
     gate_arm_begin(a, "prime", "reference, one piece");
@@ -276,47 +269,10 @@ static status reference_walk(work *w, pipeline *p, gate_arm *a, errmsg *e)
     a->cuts = pipeline_plan(p)->cuts;
     gate_counts_take(&before, p);
     TRY(walk(w, p, &(arm_way){.chunk = w->g->n_prompt}, NULL, &x, e));
-    gate_record first = w->got;
-    w->got = w->reference;
-    w->reference = first;
+    gate_record_swap(&w->got, &w->reference);
     gate_expect want = {.n_stages = 1, .rows = x.rows, .chunks = x.chunks, .steps = x.steps};
     gate_counts_check(a, p, &before, &want);
     return ST_OK;
-}
-
-/* One stage, one piece, into w->reference; then the other ways through one stage. */
-static status reference_run(work *w, errmsg *e)
-{
-    gate_cuts one = gate_cuts_even(1);
-    pipeline *p;
-    gate_arm a;
-    TRY(pipe_open(&p, w, &one, NULL, e));
-    status s = reference_walk(w, p, &a, e);
-    if (s == ST_OK && !w->g->canary) {
-        gate_report_arm(w->g->report, &a);
-        s = pipe_run(w, p, e);
-    }
-    pipeline_close(p);
-    return s;
-}
-
-/* A pipeline that does not start is one red arm. */
-static status cuts_run(work *w, const gate_cuts *c, errmsg *e)
-{
-    pipeline *p;
-    errmsg why = {0};
-    status s = pipe_open(&p, w, c, NULL, &why);
-    if (s != ST_OK) {
-        if (gate_fatal(s)) return errmsg_set(e, s, "%s", why.text);
-        gate_arm a;
-        gate_arm_begin(&a, "prime", "start");
-        gate_arm_red(&a, "%u stages did not start: %s", c->n_stages, why.text);
-        gate_report_arm(w->g->report, &a);
-        return ST_OK;
-    }
-    s = pipe_run(w, p, e);
-    pipeline_close(p);
-    return s;
 }
 
 /* --- canaries ------------------------------------------------------------------------------ */
@@ -326,7 +282,8 @@ static status canary_run(work *w, const gate_cuts *c, const char *fault_text, co
 {
     pipeline *p;
     gate_arm a;
-    TRY(pipe_open(&p, w, c, fault_text, e));
+    gate_setup setup = {.fault = fault_text, .n_sessions = 2};
+    TRY(gate_pipe_open(&p, w->g, c, &setup, e));
     arm_name(&a, w, c->n_stages, how);
     status s = arm_run(w, p, c->n_stages, how, &a, e);
     pipeline_close(p);
@@ -334,8 +291,9 @@ static status canary_run(work *w, const gate_cuts *c, const char *fault_text, co
     return s;
 }
 
-static status canaries_run(work *w, const gate_cuts *c, errmsg *e)
+static status canaries_run(void *ctx, const gate_cuts *c, errmsg *e)
 {
+    work *w = ctx;
     uint32_t n = w->g->n_prompt, chunk = least(n, gate_chunk(w->g));
     arm_way serial = {.chunk = chunk}, overlapped = {.chunk = chunk, .pipe = true};
     TRY(canary_run(w, c, "stage=0,at=prime,kind=corrupt", &serial,
@@ -364,6 +322,13 @@ status gate_prime(const gate_context *g, errmsg *e)
     work w = {.g = g, .n_rows = g->n_prompt + g->n_decode};
     gate_cuts cuts[4];
     uint32_t n_cuts;
+    const gate_run run = {.g = g,
+                          .gate = "prime",
+                          .setup = {.n_sessions = 2},
+                          .ctx = &w,
+                          .reference = reference_walk,
+                          .arms = pipe_run,
+                          .canaries = canaries_run};
     status s = ST_OK;
     w.tokens = malloc(g->n_prompt * sizeof *w.tokens);
     if (w.tokens == NULL) {
@@ -374,13 +339,7 @@ status gate_prime(const gate_context *g, errmsg *e)
     TRY_DONE(s, gate_record_open(&w.reference, w.n_rows, g->model.n_vocab, e));
     TRY_DONE(s, gate_record_open(&w.got, w.n_rows, g->model.n_vocab, e));
     TRY_DONE(s, gate_cuts_few(cuts, &n_cuts, g, e));
-    TRY_DONE(s, reference_run(&w, e));
-    if (g->canary) {
-        s = canaries_run(&w, &cuts[0], e);
-    } else {
-        for (uint32_t i = 0; i < n_cuts; i++)
-            TRY_DONE(s, cuts_run(&w, &cuts[i], e));
-    }
+    s = gate_run_all(&run, cuts, n_cuts, e);
 done:
     free(w.tokens);
     gate_record_close(&w.reference);

@@ -62,6 +62,13 @@ static uint32_t row_differences(const float *x, const float *y, uint32_t n, uint
     return n_different;
 }
 
+void gate_record_swap(gate_record *a, gate_record *b)
+{
+    gate_record first = *a;
+    *a = *b;
+    *b = first;
+}
+
 void gate_record_compare(gate_arm *a, const gate_record *reference, const gate_record *got,
                          uint32_t begin, uint32_t end)
 {

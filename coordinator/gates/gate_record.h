@@ -25,6 +25,9 @@ void gate_record_clear(gate_record *r);
 /* Where the n logits rows from row `row` go; they count as filled. */
 float *gate_record_rows(gate_record *r, uint32_t row, uint32_t n);
 
+/* The two change places: what was walked becomes the reference. */
+void gate_record_swap(gate_record *a, gate_record *b);
+
 /* Compare what `got` filled of the rows [begin, end) with the reference; every row must be filled
  * in both. Adds to the arm's counts; the first value that differs makes it red by row, column, both
  * values and their bits. */

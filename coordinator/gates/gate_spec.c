@@ -14,6 +14,7 @@
 #include "coordinator/gates/gate_count.h"
 #include "coordinator/gates/gate_pipe.h"
 #include "coordinator/gates/gate_record.h"
+#include "coordinator/gates/gate_run.h"
 
 #include <pthread.h>
 #include <stdlib.h>
@@ -226,11 +227,8 @@ static status arm_run(work *w, pipeline *p, gate_arm *a, uint32_t n_stages, cons
     if (s == ST_OK) {
         compare(a, w, how);
         check_counts(a, w, p, &before, &c0, n_stages, how);
-        return ST_OK;
     }
-    if (gate_fatal(s)) return errmsg_set(e, s, "%s", why.text);
-    gate_arm_red(a, "%s", why.text);
-    return ST_OK;
+    return gate_arm_ended(a, s, &why, e);
 }
 
 static status arm_report(work *w, pipeline *p, const way *how, const char *who, errmsg *e)
@@ -242,8 +240,9 @@ static status arm_report(work *w, pipeline *p, const way *how, const char *who, 
     return ST_OK;
 }
 
-static status arms_run(work *w, pipeline *p, errmsg *e)
+static status arms_run(void *ctx, pipeline *p, errmsg *e)
 {
+    work *w = ctx;
     for (uint32_t k = 0; k < sizeof depths / sizeof *depths; k++) {
         TRY(arm_report(w, p, &(way){.begin = 0, .end = 1, .depth = depths[k]}, "greedy", e));
         TRY(arm_report(w, p, &(way){.begin = 1, .end = 2, .depth = depths[k]}, "sampled", e));
@@ -253,35 +252,10 @@ static status arms_run(work *w, pipeline *p, errmsg *e)
 
 /* --- pipelines --------------------------------------------------------------------------------------- */
 
-static status pipe_open(pipeline **p, const work *w, const gate_cuts *c, const char *fault_text,
-                        errmsg *e)
-{
-    gate_setup setup = {.fault = fault_text, .n_sessions = N_SESSIONS};
-    return gate_pipe_open(p, w->g, c, &setup, e);
-}
-
-/* A pipeline that does not start is one red arm. */
-static status cuts_run(work *w, const gate_cuts *c, errmsg *e)
-{
-    pipeline *p;
-    errmsg why = {0};
-    status s = pipe_open(&p, w, c, NULL, &why);
-    if (s == ST_OK) {
-        s = arms_run(w, p, e);
-        pipeline_close(p);
-        return s;
-    }
-    if (gate_fatal(s)) return errmsg_set(e, s, "%s", why.text);
-    gate_arm a;
-    gate_arm_begin(&a, "spec", "start");
-    gate_arm_red(&a, "%u stages did not start: %s", c->n_stages, why.text);
-    gate_report_arm(w->g->report, &a);
-    return ST_OK;
-}
-
 /* What was walked becomes the reference; it is an arm too, and its counters must be right. */
-static status reference_walk(work *w, pipeline *p, gate_arm *a, errmsg *e)
+static status reference_walk(void *ctx, pipeline *p, gate_arm *a, errmsg *e)
 {
+    work *w = ctx;
     const way plain = {.end = N_SESSIONS, .stepped = true};
     gate_counts before;
     draft_counts c0;
@@ -291,28 +265,11 @@ static status reference_walk(work *w, pipeline *p, gate_arm *a, errmsg *e)
     gate_counts_take(&before, p);
     pipeline_drafts(p, &c0);
     TRY(walk(w, p, &plain, e));
-    gate_record logits = w->got;
-    w->got = w->reference;
-    w->reference = logits;
+    gate_record_swap(&w->got, &w->reference);
     memcpy(w->truth, w->drawn, (uint64_t)N_SESSIONS * (1 + w->n_drawn) * sizeof *w->truth);
     check_counts(a, w, p, &before, &c0, 1, &plain);
     if (a->drafted > 0) gate_arm_red(a, "steps verified drafts where none should be");
     return ST_OK;
-}
-
-static status reference_run(work *w, errmsg *e)
-{
-    gate_cuts one = gate_cuts_even(1);
-    pipeline *p;
-    gate_arm a;
-    TRY(pipe_open(&p, w, &one, NULL, e));
-    status s = reference_walk(w, p, &a, e);
-    if (s == ST_OK && !w->g->canary) {
-        gate_report_arm(w->g->report, &a);
-        s = arms_run(w, p, e);
-    }
-    pipeline_close(p);
-    return s;
 }
 
 /* --- canaries ---------------------------------------------------------------------------------------- */
@@ -346,11 +303,19 @@ static status canary_run(work *w, const gate_cuts *c, const canary *k, errmsg *e
     pipeline *p;
     gate_arm a;
     gate_arm_begin(&a, "spec", "K=%u, sampled", k->how.depth);
-    TRY(pipe_open(&p, w, k->one_stage ? &one : c, k->fault, e));
+    gate_setup setup = {.fault = k->fault, .n_sessions = N_SESSIONS};
+    TRY(gate_pipe_open(&p, w->g, k->one_stage ? &one : c, &setup, e));
     status s = arm_run(w, p, &a, c->n_stages, &k->how, e);
     pipeline_close(p);
     if (s == ST_OK) gate_report_canary(w->g->report, &a, k->broken, k->because);
     return s;
+}
+
+static status canaries_run(void *ctx, const gate_cuts *c, errmsg *e)
+{
+    for (uint32_t i = 0; i < sizeof canaries / sizeof *canaries; i++)
+        TRY(canary_run(ctx, c, &canaries[i], e));
+    return ST_OK;
 }
 
 /* --- the gate ---------------------------------------------------------------------------------------- */
@@ -374,16 +339,17 @@ status gate_spec(const gate_context *g, errmsg *e)
     work w;
     gate_cuts cuts[4];
     uint32_t n_cuts;
+    const gate_run run = {.g = g,
+                          .gate = "spec",
+                          .setup = {.n_sessions = N_SESSIONS},
+                          .ctx = &w,
+                          .reference = reference_walk,
+                          .arms = arms_run,
+                          .canaries = canaries_run};
     status s = work_open(&w, g, e);
     if (s != ST_OK) goto done;
     TRY_DONE(s, gate_cuts_few(cuts, &n_cuts, g, e));
-    TRY_DONE(s, reference_run(&w, e));
-    if (g->canary) {
-        for (uint32_t i = 0; i < sizeof canaries / sizeof *canaries; i++)
-            TRY_DONE(s, canary_run(&w, &cuts[0], &canaries[i], e));
-    } else {
-        for (uint32_t i = 0; i < n_cuts; i++) TRY_DONE(s, cuts_run(&w, &cuts[i], e));
-    }
+    s = gate_run_all(&run, cuts, n_cuts, e);
 done:
     free(w.prompt);
     free(w.truth);

@@ -9,6 +9,7 @@
 #include "coordinator/gates/gate_count.h"
 #include "coordinator/gates/gate_pipe.h"
 #include "coordinator/gates/gate_record.h"
+#include "coordinator/gates/gate_run.h"
 #include "coordinator/commands/random_tokens.h"
 
 #include <stdio.h>
@@ -82,11 +83,7 @@ static status traffic_run(work *w, pipeline *p, uint32_t n_stages, bool pipe, co
     gate_arm_again(a);
     gate_counts_take(&before, p);
     status s = walk(w, p, pipe && !b->serial, &steps, &why);
-    if (s != ST_OK) {
-        if (gate_fatal(s)) return errmsg_set(e, s, "%s", why.text);
-        gate_arm_red(a, "%s", why.text);
-        return ST_OK;
-    }
+    if (s != ST_OK) return gate_arm_ended(a, s, &why, e);
     gate_record_compare(a, &w->reference, &w->got, 0, w->n_rows);
     gate_expect x = {.n_stages = n_stages,
                      .row_bytes = w->g->model.row_bytes,
@@ -136,8 +133,7 @@ static status cuts_run(work *w, const gate_cuts *c, way v, bool *devices, errmsg
     *devices = false;
     status s = pipe_open(&p, w, c, v, &none, &why);
     if (s != ST_OK) {
-        if (gate_fatal(s)) return errmsg_set(e, s, "%s", why.text);
-        gate_arm_red(&a, "%u stages did not start: %s", c->n_stages, why.text);
+        TRY(gate_arm_not_started(&a, c->n_stages, s, &why, e));
         gate_report_arm(w->g->report, &a);
         return ST_OK;
     }
@@ -164,9 +160,7 @@ static status reference_run(work *w, errmsg *e)
     uint64_t steps;
     TRY(pipe_open(&p, w, &one, (way){0}, &(breakage){0}, e));
     status s = walk(w, p, false, &steps, e); /* closed right after: no counts to wait for */
-    gate_record first = w->got;
-    w->got = w->reference;
-    w->reference = first;
+    gate_record_swap(&w->got, &w->reference);
     pipeline_close(p);
     return s;
 }
