@@ -18,6 +18,11 @@ const transport *transport_get(transport_kind kind)
     return NULL;
 }
 
+uint64_t transport_hidden_bytes(const boundary_end *b, uint32_t n_rows)
+{
+    return (uint64_t)n_rows * b->n_embd * sizeof(float);
+}
+
 void transport_put_head(const boundary_end *b, const slot_view *v, slot_kind kind, uint64_t seq,
                         const row_header *rows, uint32_t n_rows)
 {

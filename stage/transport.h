@@ -63,7 +63,9 @@ const transport *transport_nccl(void); /* NCCL send and receive */
 const transport *transport_host(void); /* the boundary's host memory, pinned for the device's copies */
 const transport *transport_shm(void);  /* the same, not pinned: CPU stages */
 
-/* What the transports share: a slot's header and rows, written and read with its checks. */
+/* What the transports share: bytes of n rows of hidden state (0 where none crosses); a slot's header
+ * and rows, written and read with its checks. */
+uint64_t transport_hidden_bytes(const boundary_end *b, uint32_t n_rows);
 void transport_put_head(const boundary_end *b, const slot_view *v, slot_kind kind, uint64_t seq,
                         const row_header *rows, uint32_t n_rows);
 MUST_USE status transport_get_head(const boundary_end *b, const slot_view *v, uint32_t slot,

@@ -166,16 +166,11 @@ static uint64_t value_of(const boundary_end *b, uint32_t slot)
     return (uint64_t)b->epoch << 32 | (b->count[slot] + 1);
 }
 
-static uint64_t hidden_bytes(const transport_end *t, uint32_t n_rows)
-{
-    return (uint64_t)n_rows * t->o.end->n_embd * sizeof(float);
-}
-
 static status ipc_send(transport_end *t, uint32_t slot, slot_kind kind, uint64_t seq,
                        const row_header *rows, dev_ptr hidden, uint32_t n_rows, uint64_t timeout_ns)
 {
     slot_view v;
-    uint64_t bytes = hidden_bytes(t, n_rows);
+    uint64_t bytes = transport_hidden_bytes(t->o.end, n_rows);
     TRY(boundary_tx_begin(t->o.end, slot, timeout_ns, &v));
     transport_put_head(t->o.end, &v, kind, seq, rows, n_rows);
     if (bytes > 0) {
@@ -256,7 +251,7 @@ static status ipc_receive(transport_end *t, uint32_t slot, slot_kind kind, uint6
     uint64_t deadline_ns = now_ns() + timeout_ns;
     TRY(boundary_rx_begin(t->o.end, slot, timeout_ns, &v)); /* a slot that is full stays full */
     TRY(transport_get_head(t->o.end, &v, slot, kind, seq, rows, n_rows, e));
-    uint64_t bytes = hidden_bytes(t, *n_rows);
+    uint64_t bytes = transport_hidden_bytes(t->o.end, *n_rows);
     if (t->announced_ns[slot] == 0) t->announced_ns[slot] = now_ns();
     if (bytes > 0) {
         status s = take_rows(t, slot, hidden, bytes, deadline_ns);

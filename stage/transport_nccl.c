@@ -97,17 +97,12 @@ static const char *nccl_signal(const transport_end *t)
     return "nccl";
 }
 
-static uint64_t hidden_bytes(const transport_end *t, uint32_t n_rows)
-{
-    return (uint64_t)n_rows * t->o.end->n_embd * sizeof(float);
-}
-
 static status nccl_send(transport_end *t, uint32_t slot, slot_kind kind, uint64_t seq,
                         const row_header *rows, dev_ptr hidden, uint32_t n_rows,
                         uint64_t timeout_ns)
 {
     slot_view v;
-    uint64_t bytes = hidden_bytes(t, n_rows);
+    uint64_t bytes = transport_hidden_bytes(t->o.end, n_rows);
     TRY(boundary_tx_begin(t->o.end, slot, timeout_ns, &v));
     transport_put_head(t->o.end, &v, kind, seq, rows, n_rows);
     if (bytes > 0) TRY(t->peer->link_send(t->link, slot, hidden, bytes));
@@ -147,7 +142,7 @@ static status nccl_receive(transport_end *t, uint32_t slot, slot_kind kind, uint
     uint64_t deadline_ns = now_ns() + timeout_ns;
     TRY(boundary_rx_begin(t->o.end, slot, timeout_ns, &v));
     TRY(transport_get_head(t->o.end, &v, slot, kind, seq, rows, n_rows, e));
-    uint64_t bytes = hidden_bytes(t, *n_rows);
+    uint64_t bytes = transport_hidden_bytes(t->o.end, *n_rows);
     if (bytes > 0) TRY(receive_rows(t, slot, hidden, bytes, deadline_ns));
     boundary_rx_end(t->o.end, slot);
     return ST_OK;

@@ -109,11 +109,6 @@ static status finish_copy(transport_end *t)
     return t->o.backend->event_wait(t->o.queue, ev);
 }
 
-static uint64_t hidden_bytes(const transport_end *t, uint32_t n_rows)
-{
-    return (uint64_t)n_rows * t->o.end->n_embd * sizeof(float);
-}
-
 static status shm_send(transport_end *t, uint32_t slot, slot_kind kind, uint64_t seq,
                        const row_header *rows, dev_ptr hidden, uint32_t n_rows, uint64_t timeout_ns)
 {
@@ -121,7 +116,7 @@ static status shm_send(transport_end *t, uint32_t slot, slot_kind kind, uint64_t
     TRY(boundary_tx_begin(t->o.end, slot, timeout_ns, &v));
     transport_put_head(t->o.end, &v, kind, seq, rows, n_rows);
     if (v.hidden != NULL && n_rows > 0) {
-        TRY(t->o.backend->download(t->o.queue, v.hidden, hidden, hidden_bytes(t, n_rows)));
+        TRY(t->o.backend->download(t->o.queue, v.hidden, hidden, transport_hidden_bytes(t->o.end, n_rows)));
         TRY(finish_copy(t));
     }
     boundary_tx_end(t->o.end, slot);
@@ -136,7 +131,7 @@ static status shm_receive(transport_end *t, uint32_t slot, slot_kind kind, uint6
     TRY(boundary_rx_begin(t->o.end, slot, timeout_ns, &v));
     TRY(transport_get_head(t->o.end, &v, slot, kind, seq, rows, n_rows, e));
     if (v.hidden != NULL && *n_rows > 0) {
-        TRY(t->o.backend->upload(t->o.queue, hidden, v.hidden, hidden_bytes(t, *n_rows)));
+        TRY(t->o.backend->upload(t->o.queue, hidden, v.hidden, transport_hidden_bytes(t->o.end, *n_rows)));
         TRY(finish_copy(t));
     }
     boundary_rx_end(t->o.end, slot);

@@ -37,17 +37,6 @@ struct prompt_state
     float natural[ROWS];
 };
 
-struct ring_place {
-    uint32_t slot, parity;
-    __device__ __forceinline__ void next(uint32_t n)
-    {
-        if (++slot == n) {
-            slot = 0;
-            parity ^= 1;
-        }
-    }
-};
-
 // A run: rows [begin, end) of the block, all live and of one table; the positions that they see.
 struct run_of
 {

@@ -191,4 +191,22 @@ __device__ __forceinline__ uint4 chunk_of(const float v[8], float scale)
                       scaled_pair(v[4], v[5], scale), scaled_pair(v[6], v[7], scale));
 }
 
+// Row r, held by a block's 256 threads, v[j] being values (j * 256 + thread) * 8 on: prepared as chunks of
+// n_chunks, with its exponent. largest: of the thread's magnitudes.
+template <uint32_t EACH>
+__device__ __forceinline__ void put_prepared(uint4 *prepared, int32_t *exponents, uint32_t r,
+                                             uint32_t n_chunks, const float (&v)[EACH][8],
+                                             uint32_t largest, uint32_t room[8])
+{
+    int exponent = cuda_scale_exponent(block_max(largest, room));
+    float scale = pow2(exponent);
+    if (threadIdx.x == 0) exponents[r] = exponent;
+    uint4 *to = prepared + (uint64_t)(r / 8) * n_chunks * 8 + r % 8;
+#pragma unroll
+    for (uint32_t j = 0; j < EACH; j++) {
+        uint32_t c = j * 256 + threadIdx.x;
+        if (c < n_chunks) to[c * 8] = chunk_of(v[j], scale);
+    }
+}
+
 #endif

@@ -28,26 +28,14 @@ struct prompt_args {
     int32_t w_exponent;
 };
 
-// Where in the ring. The stages of a tile come segment by segment, STEP blocks each, a shorter one at
-// a segment's end.
-struct stage_walk {
-    uint32_t slot, parity;
-    __device__ __forceinline__ void next(uint32_t n_slots)
-    {
-        if (++slot == n_slots) {
-            slot = 0;
-            parity ^= 1;
-        }
-    }
-};
-
+// The stages of a tile come segment by segment, STEP blocks each, a shorter one at a segment's end.
 template <uint32_t OUTS>
 static __device__ void fill_ring(const prompt_args &a, char *stages, uint64_t *full,
                                  uint64_t *empty)
 {
     using ring = ring_of<OUTS>;
     uint32_t rank = cluster_rank();
-    stage_walk at = {0, 1}; // a ring that nobody has used yet is empty
+    ring_place at = {0, 1}; // a ring that nobody has used yet is empty
     for (uint32_t tile = blockIdx.x / 2; tile < a.n_tiles; tile += gridDim.x / 2) {
         uint32_t row_tile = tile % a.n_row_pairs * 2 + rank, out_tile = tile / a.n_row_pairs;
         uint32_t x_group = row_tile * (ROWS / GROUP);
@@ -160,7 +148,7 @@ static __device__ void multiply_tiles(const prompt_args &a, char *stages, uint64
     using ring = ring_of<OUTS>;
     uint32_t rank = cluster_rank(), group = threadIdx.x / 128 - 1, warp = threadIdx.x / 32 % 4;
     uint32_t x_at = group * (64 / GROUP * GROUP_BYTES);
-    stage_walk at = {0, 0};
+    ring_place at = {0, 0};
     float d[OUTS / 2];
     for (uint32_t tile = blockIdx.x / 2; tile < a.n_tiles; tile += gridDim.x / 2) {
         uint32_t row_tile = tile % a.n_row_pairs * 2 + rank, out_tile = tile / a.n_row_pairs;

@@ -90,15 +90,7 @@ static __global__ void __launch_bounds__(256)
         for (uint32_t i = 0; i < 8; i++)
             largest = max(largest, magnitude_bits(v[j][i]));
     }
-    int exponent = cuda_scale_exponent(block_max(largest, room));
-    float scale = pow2(exponent);
-    if (threadIdx.x == 0) exponents[r] = exponent;
-    uint4 *to = prepared + (uint64_t)(r / 8) * n_chunks * 8 + r % 8;
-#pragma unroll
-    for (uint32_t j = 0; j < EACH; j++) {
-        uint32_t c = j * 256 + threadIdx.x;
-        if (c < n_chunks) to[c * 8] = chunk_of(v[j], scale);
-    }
+    put_prepared(prepared, exponents, r, n_chunks, v, largest, room);
 }
 
 // The same for any n, each value made twice.

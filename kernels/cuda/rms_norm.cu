@@ -68,15 +68,7 @@ static __global__ void __launch_bounds__(256)
         *(float4 *)(out + at + c * 8) = *(const float4 *)v[j];
         *(float4 *)(out + at + c * 8 + 4) = *(const float4 *)(v[j] + 4);
     }
-    int exponent = cuda_scale_exponent(block_max(largest, max_room));
-    float scale = pow2(exponent);
-    if (threadIdx.x == 0) exponents[r] = exponent;
-    uint4 *to = prepared + (uint64_t)(r / 8) * n_chunks * 8 + r % 8;
-#pragma unroll
-    for (uint32_t j = 0; j < EACH; j++) {
-        uint32_t c = j * 256 + threadIdx.x;
-        if (c < n_chunks) to[c * 8] = chunk_of(v[j], scale);
-    }
+    put_prepared(prepared, exponents, r, n_chunks, v, largest, max_room);
 }
 
 cudaError_t cuda_launch_rms_norm(cudaStream_t s, float *out, float *x, const float *y,

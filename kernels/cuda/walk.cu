@@ -1,8 +1,7 @@
 // The walk of one row through all layers (walk.h). The row of a product is made anew by every block,
 // in its shared memory.
+#include "kernels/cuda/activation.cuh"
 #include "kernels/cuda/walk_attention.cuh"
-
-#include "kernels/cpu/gelu.h"
 
 static constexpr uint32_t SHARED_MAX = 227 * 1024, NORM_THREADS = 256;
 
@@ -127,9 +126,7 @@ static __device__ int take_normed(__half *xs, const float *x, const float *norm,
 
 static __device__ float activated(uint32_t end, float g)
 {
-    if (end == WALK_SILU) return __fdiv_rn(g, __fadd_rn(1.0f, exp_f32(-g)));
-    float a = __fmaf_rn(__fmul_rn(g, g), GELU_C3, GELU_C1);
-    return __fdiv_rn(g, __fadd_rn(1.0f, exp_f32(__fmul_rn(g, a))));
+    return end == WALK_SILU ? silu(g) : gelu(g);
 }
 
 static __device__ float piece_sum(walk_ring &ring, cuda_form form, uint32_t n, const char *x,

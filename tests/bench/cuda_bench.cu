@@ -5,42 +5,13 @@ extern "C" {
 #include "kernels/backend.h"
 }
 #include "kernels/cuda/launch.h"
+#include "tests/bench/cuda_timing.cuh"
 
-#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
-#include <vector>
-
-#define OK(call)                                                                                   \
-    do {                                                                                           \
-        cudaError_t e_ = (call);                                                                   \
-        if (e_ != cudaSuccess) {                                                                   \
-            printf("%s: %s\n", #call, cudaGetErrorString(e_));                                     \
-            exit(1);                                                                               \
-        }                                                                                          \
-    } while (0)
 
 static constexpr uint64_t POOL = 2ull << 30;
-
-// Bytes of both forms that are sane numbers: f16 of small exponents; any byte will do for q.
-__global__ void fill(uint32_t *p, uint64_t n, uint32_t seed)
-{
-    for (uint64_t i = blockIdx.x * (uint64_t)blockDim.x + threadIdx.x; i < n;
-         i += (uint64_t)gridDim.x * blockDim.x) {
-        uint32_t x = (uint32_t)i * 2654435761u + seed;
-        x ^= x << 13;
-        x ^= x >> 17;
-        x ^= x << 5;
-        p[i] = (x & 0x83ff83ffu) | 0x20002000u;
-    }
-}
-
-__global__ void fill_f32(float *p, uint64_t n)
-{
-    uint64_t i = blockIdx.x * (uint64_t)blockDim.x + threadIdx.x;
-    if (i < n) p[i] = (float)((uint32_t)i * 2654435761u >> 8) * 0x1p-23f - 1.0f;
-}
 
 __global__ void read_all(const uint4 *p, uint64_t n, uint32_t *out)
 {
@@ -52,28 +23,6 @@ __global__ void read_all(const uint4 *p, uint64_t n, uint32_t *out)
         x ^= v.x ^ v.y ^ v.z ^ v.w;
     }
     if (x == 0x12345678u) *out = x;
-}
-
-static cudaStream_t stream;
-
-template <class F> static double median_us(int n, F f)
-{
-    cudaEvent_t a, b;
-    std::vector<float> times;
-    OK(cudaEventCreate(&a));
-    OK(cudaEventCreate(&b));
-    for (int rep = -2; rep < 7; rep++) {
-        OK(cudaEventRecord(a, stream));
-        for (int i = 0; i < n; i++)
-            f(i);
-        OK(cudaEventRecord(b, stream));
-        OK(cudaStreamSynchronize(stream));
-        float ms;
-        OK(cudaEventElapsedTime(&ms, a, b));
-        if (rep >= 0) times.push_back(ms * 1e3f / n);
-    }
-    std::sort(times.begin(), times.end());
-    return times[times.size() / 2];
 }
 
 // A matrix of random bytes in the pool, where those before it end.

@@ -1,65 +1,14 @@
 // cuda_prompt_bench: what a prompt's layer of 8B shape is made of, on device 0: products beside
 // cuBLASLt's own best choice, attention and the rest. Weights are random. Usage: cuda_prompt_bench
 #include "kernels/cuda/launch.h"
+#include "tests/bench/cuda_timing.cuh"
 
 #include <cublasLt.h>
 
-#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
-#include <vector>
-
-#define OK(call)                                                                                   \
-    do {                                                                                           \
-        cudaError_t e_ = (call);                                                                   \
-        if (e_ != cudaSuccess) {                                                                   \
-            printf("%s: %s\n", #call, cudaGetErrorString(e_));                                     \
-            exit(1);                                                                               \
-        }                                                                                          \
-    } while (0)
 
 static constexpr uint64_t POOL = 1ull << 28; // of weights
-
-// Bytes of both forms that are sane numbers: f16 of small exponents; any byte will do for q.
-__global__ void fill(uint32_t *p, uint64_t n, uint32_t seed)
-{
-    for (uint64_t i = blockIdx.x * (uint64_t)blockDim.x + threadIdx.x; i < n;
-         i += (uint64_t)gridDim.x * blockDim.x) {
-        uint32_t x = (uint32_t)i * 2654435761u + seed;
-        x ^= x << 13;
-        x ^= x >> 17;
-        x ^= x << 5;
-        p[i] = (x & 0x83ff83ffu) | 0x20002000u;
-    }
-}
-
-__global__ void fill_f32(float *p, uint64_t n)
-{
-    uint64_t i = blockIdx.x * (uint64_t)blockDim.x + threadIdx.x;
-    if (i < n) p[i] = (float)((uint32_t)i * 2654435761u >> 8) * 0x1p-23f - 1.0f;
-}
-
-static cudaStream_t stream;
-
-template <class F> static double median_us(int n, F f)
-{
-    cudaEvent_t a, b;
-    std::vector<float> times;
-    OK(cudaEventCreate(&a));
-    OK(cudaEventCreate(&b));
-    for (int rep = -2; rep < 7; rep++) {
-        OK(cudaEventRecord(a, stream));
-        for (int i = 0; i < n; i++)
-            f(i);
-        OK(cudaEventRecord(b, stream));
-        OK(cudaStreamSynchronize(stream));
-        float ms;
-        OK(cudaEventElapsedTime(&ms, a, b));
-        if (rep >= 0) times.push_back(ms * 1e3f / n);
-    }
-    std::sort(times.begin(), times.end());
-    return times[times.size() / 2];
-}
 
 // A library's product of f16 rows with f16 weights to f32, by each of the algorithms it proposes.
 struct lt_product {
