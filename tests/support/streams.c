@@ -1,6 +1,6 @@
 #include "tests/support/streams.h"
 
-#include "tests/support/gguf_build.h"
+#include "tests/support/small_run.h"
 #include "tests/support/tap.h"
 
 #include <stdio.h>
@@ -22,9 +22,7 @@ void streams_open(void)
     spec.n_layers = LAYERS;
     spec.n_ctx = STREAMS_CTX;
     spec.n_vocab = STREAMS_VOCAB;
-    gguf_build *b = gguf_build_llama(&spec);
-    gguf_build_file(b, model_path);
-    gguf_build_free(b);
+    small_model(model_path, &spec);
 }
 
 void streams_close(void)
@@ -35,19 +33,13 @@ void streams_close(void)
 
 pipeline *streams_pipeline(const doors *d, uint32_t n_sessions, uint32_t kv_blocks)
 {
-    errmsg e = {0};
-    pipeline *p;
-    pipeline_options o = pipeline_options_default(model_path, d);
-    o.stage_program = MEMRA_BINARY_DIR "/bin/memra-stage";
-    o.run_dir = dir;
+    pipeline_options o = small_options(model_path, dir, d);
     o.plan.n_sessions = n_sessions;
     o.plan.n_ctx = STREAMS_CTX;
-    o.plan.kv_type = DT_F16;
     o.plan.kv_bytes = (uint64_t)kv_blocks * BLOCK_BYTES;
-    o.n_threads = 1;
     o.restarts = RESTARTS_MAX;
     o.restart_window_ms = 1000;
-    if (pipeline_open(&p, &o, NULL, &e) != ST_OK) fail_msg("%s", e.text);
+    pipeline *p = small_open(&o);
     if (kv_blocks != 0) assert_int_equal(pipeline_plan(p)->n_blocks[KV_CLASS_GLOBAL], kv_blocks);
     return p;
 }

@@ -2,7 +2,7 @@
 #include "tests/support/tap.h"
 
 #include "coordinator/pipeline.h"
-#include "tests/support/gguf_build.h"
+#include "tests/support/small_run.h"
 
 #include <pthread.h>
 #include <stdio.h>
@@ -35,9 +35,7 @@ static int set_up(void **state)
     spec.n_layers = 4;
     spec.n_ctx = N_CTX;
     spec.n_vocab = N_VOCAB;
-    gguf_build *b = gguf_build_llama(&spec);
-    gguf_build_file(b, model_path);
-    gguf_build_free(b);
+    small_model(model_path, &spec);
     for (uint32_t s = 0; s < N_SESSIONS; s++)
         for (uint32_t i = 0; i < N_CTX; i++) prompt[s][i] = (i * (37 + s) + 11 * s) % N_VOCAB;
     return 0;
@@ -56,17 +54,11 @@ static pipeline *open_n(uint32_t n_stages)
     static doors d;
     door_values none = {0};
     errmsg e = {0};
-    pipeline *p;
     OK(doors_parse(&d, &none, &e));
     d.n_stages = n_stages;
-    pipeline_options o = pipeline_options_default(model_path, &d);
-    o.stage_program = MEMRA_BINARY_DIR "/bin/memra-stage";
-    o.run_dir = dir;
+    pipeline_options o = small_options(model_path, dir, &d);
     o.plan.n_sessions = N_SESSIONS;
-    o.plan.kv_type = DT_F16;
-    o.n_threads = 1;
-    if (pipeline_open(&p, &o, NULL, &e) != ST_OK) fail_msg("%s", e.text);
-    return p;
+    return small_open(&o);
 }
 
 /* Greedy ones and sampled ones: a step carries different samplers. */

@@ -4,7 +4,7 @@
 
 #include "common/clock.h"
 #include "coordinator/pipeline.h"
-#include "tests/support/gguf_build.h"
+#include "tests/support/small_run.h"
 
 #include <pthread.h>
 #include <stdio.h>
@@ -32,24 +32,15 @@ static void write_model(void)
     spec.n_layers = 4;
     spec.n_ctx = N_CTX;
     spec.n_vocab = N_VOCAB;
-    gguf_build *b = gguf_build_llama(&spec);
-    gguf_build_file(b, model_path);
-    gguf_build_free(b);
+    small_model(model_path, &spec);
 }
 
 static pipeline *open_doors(const doors *d)
 {
-    errmsg e = {0};
-    pipeline *p;
-    pipeline_options o = pipeline_options_default(model_path, d);
-    o.stage_program = MEMRA_BINARY_DIR "/bin/memra-stage";
-    o.run_dir = dir;
+    pipeline_options o = small_options(model_path, dir, d);
     o.plan.n_sessions = N_SESSIONS + 1;
     o.plan.n_ctx = N_CTX;
-    o.plan.kv_type = DT_F16;
-    o.n_threads = 1;
-    if (pipeline_open(&p, &o, NULL, &e) != ST_OK) fail_msg("%s", e.text);
-    return p;
+    return small_open(&o);
 }
 
 static pipeline *open_n(uint32_t n_stages, bool overlap)

@@ -4,7 +4,7 @@
 
 #include "common/clock.h"
 #include "coordinator/pipeline.h"
-#include "tests/support/gguf_build.h"
+#include "tests/support/small_run.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,9 +20,7 @@ static int set_up(void **state)
     if (mkdtemp(dir) == NULL) return 1;
     snprintf(model_path, sizeof model_path, "%s/m.gguf", dir);
     llama_spec spec = llama_spec_default();
-    gguf_build *b = gguf_build_llama(&spec);
-    gguf_build_file(b, model_path);
-    gguf_build_free(b);
+    small_model(model_path, &spec);
     return 0;
 }
 

@@ -4,7 +4,7 @@
 
 #include "common/clock.h"
 #include "coordinator/pipeline.h"
-#include "tests/support/gguf_build.h"
+#include "tests/support/small_run.h"
 
 #include <signal.h>
 #include <stdio.h>
@@ -30,9 +30,7 @@ static int set_up(void **state)
     spec.n_layers = 4;
     spec.n_ctx = N_CTX;
     spec.n_vocab = N_VOCAB;
-    gguf_build *b = gguf_build_llama(&spec);
-    gguf_build_file(b, model_path);
-    gguf_build_free(b);
+    small_model(model_path, &spec);
     for (uint32_t i = 0; i < N_PROMPT; i++) prompt[i] = (i * 37 + 11) % N_VOCAB;
     return 0;
 }
@@ -50,13 +48,9 @@ static pipeline_options options(doors *d, uint32_t n_stages)
     errmsg e = {0};
     assert_int_equal(doors_parse(d, &none, &e), ST_OK);
     d->n_stages = n_stages;
-    pipeline_options o = pipeline_options_default(model_path, d);
-    o.stage_program = MEMRA_BINARY_DIR "/bin/memra-stage";
-    o.run_dir = dir;
+    pipeline_options o = small_options(model_path, dir, d);
     o.restarts = 0;
     o.plan.n_sessions = 4;
-    o.plan.kv_type = DT_F16;
-    o.n_threads = 1;
     return o;
 }
 
@@ -73,15 +67,6 @@ static pipeline *open_n(uint32_t n_stages)
 {
     static doors d;
     return open_with(options(&d, n_stages));
-}
-
-static session *new_session(pipeline *p)
-{
-    sampler_params greedy = sampler_default();
-    session *s;
-    errmsg e = {0};
-    if (session_open(p, &greedy, &s, &e) != ST_OK) fail_msg("%s", e.text);
-    return s;
 }
 
 #define OK(expr) assert_int_equal(expr, ST_OK)
@@ -103,7 +88,7 @@ static void one_stage_is_the_reference(void **state)
     (void)state;
     errmsg e = {0};
     pipeline *p = open_n(1);
-    session *s = new_session(p);
+    session *s = small_session(p);
     truth = rows(N_PROMPT + 10);
     OK(session_prime(s, prompt, N_PROMPT, truth, &truth_tokens[0], &e));
     for (uint32_t i = 0; i < 10; i++)
@@ -120,7 +105,7 @@ static void n_stages_give_the_same_bits(void **state)
     for (uint32_t n = 2; n <= 4; n++) {
         errmsg e = {0};
         pipeline *p = open_n(n);
-        session *s = new_session(p);
+        session *s = small_session(p);
         uint32_t token;
         OK(session_prime(s, prompt, N_PROMPT, got, &token, &e));
         for (uint32_t i = 0; i < 10; i++) {
@@ -145,7 +130,7 @@ static void deferred_steps_overlap_and_drop(void **state)
     (void)state;
     errmsg e = {0};
     pipeline *p = open_n(2);
-    session *s = new_session(p);
+    session *s = small_session(p);
     pending *w[10];
     float *got = rows(1);
     OK(session_prime(s, prompt, N_PROMPT, NULL, NULL, &e));
@@ -183,7 +168,7 @@ static void forks_share_and_go_apart(void **state)
     (void)state;
     errmsg e = {0};
     pipeline *p = open_n(3);
-    session *a = new_session(p), *b, *c;
+    session *a = small_session(p), *b, *c;
     float *got = rows(N_PROMPT);
     uint32_t token;
     OK(session_prime(a, prompt, 100, NULL, NULL, &e));
@@ -228,7 +213,7 @@ static void doors_change_nothing_but_the_way(void **state)
     };
     for (size_t i = 0; i < sizeof arms / sizeof *arms; i++) {
         errmsg e = {0};
-        session *s = new_session(p);
+        session *s = small_session(p);
         uint32_t token;
         stage_snapshot before, after;
         pipeline_set_step_doors(p, &arms[i]);
@@ -256,7 +241,7 @@ static void limits_are_said_and_nothing_is_applied(void **state)
     (void)state;
     errmsg e = {0};
     pipeline *p = open_n(2);
-    session *s = new_session(p), *more[8];
+    session *s = small_session(p), *more[8];
     uint32_t token, bad = N_VOCAB, long_prompt[N_CTX + 1] = {0};
     assert_int_equal(session_prime(s, &bad, 1, NULL, NULL, &e), ST_USAGE);
     errmsg_clear(&e);
@@ -295,7 +280,7 @@ static void killed_stage_ends_every_call(void **state)
     for (uint32_t which = 0; which < 3; which++) {
         errmsg e = {0};
         pipeline *p = open_n(3);
-        session *s = new_session(p);
+        session *s = small_session(p);
         stage_snapshot t;
         OK(session_prime(s, prompt, N_PROMPT, NULL, NULL, &e));
         pipeline_stage(p, which, &t);
@@ -327,7 +312,7 @@ static void stopped_stage_is_noticed(void **state)
     pipeline_options o = options(&d, 2);
     o.hang_timeout_ms = 300;
     pipeline *p = open_with(o);
-    session *s = new_session(p);
+    session *s = small_session(p);
     stage_snapshot t;
     OK(session_prime(s, prompt, 10, NULL, NULL, &e));
     pipeline_stage(p, 0, &t);
@@ -346,7 +331,7 @@ static void interrupt_ends_a_call_within_a_second(void **state)
     (void)state;
     errmsg e = {0};
     pipeline *p = open_n(2);
-    session *s = new_session(p);
+    session *s = small_session(p);
     pending *w;
     OK(session_prime(s, prompt, 10, NULL, NULL, &e));
     OK(session_step_deferred(s, 1, &w, &e));

@@ -5,7 +5,7 @@
 #include "common/clock.h"
 #include "common/journal.h"
 #include "coordinator/gates/gate.h"
-#include "tests/support/gguf_build.h"
+#include "tests/support/small_run.h"
 
 #include <signal.h>
 #include <stdio.h>
@@ -25,13 +25,6 @@ static char llama_path[64], gemma_path[64];
         if ((expr) != ST_OK) fail_msg("%s: %s", #expr, e.text);                                    \
     } while (0)
 
-static void build(const char *path, const llama_spec *spec)
-{
-    gguf_build *b = gguf_build_llama(spec);
-    gguf_build_file(b, path);
-    gguf_build_free(b);
-}
-
 static int set_up(void **state)
 {
     (void)state;
@@ -42,8 +35,8 @@ static int set_up(void **state)
     llama.n_layers = 4;
     llama.n_vocab = N_VOCAB;
     llama.n_ctx = gemma.n_ctx = N_CTX;
-    build(llama_path, &llama);
-    build(gemma_path, &gemma);
+    small_model(llama_path, &llama);
+    small_model(gemma_path, &gemma);
     return 0;
 }
 
@@ -123,30 +116,16 @@ static pipeline *open_n(uint32_t n_stages, uint32_t restarts, const char *fault_
 {
     static doors d;
     errmsg e = {0};
-    pipeline *p;
     d = doors_default();
     d.n_stages = n_stages;
     if (fault_text != NULL) {
         snprintf(d.fault_text, sizeof d.fault_text, "%s", fault_text);
         OK(fault_parse(&d.faults, fault_text, &e));
     }
-    pipeline_options o = pipeline_options_default(llama_path, &d);
-    o.stage_program = MEMRA_BINARY_DIR "/bin/memra-stage";
-    o.run_dir = dir;
+    pipeline_options o = small_options(llama_path, dir, &d);
     o.plan = (plan_request){.n_sessions = 2, .kv_type = DT_F16};
-    o.n_threads = 1;
     o.restarts = restarts;
-    OK(pipeline_open(&p, &o, NULL, &e));
-    return p;
-}
-
-static session *new_session(pipeline *p)
-{
-    sampler_params greedy = sampler_default();
-    session *s;
-    errmsg e = {0};
-    OK(session_open(p, &greedy, &s, &e));
-    return s;
+    return small_open(&o);
 }
 
 /* One stage has no neighbours; what it knew comes from tokens alone. */
@@ -157,7 +136,7 @@ static void the_only_stage_is_replaced(void **state)
     uint32_t prompt[100], want[20], got;
     for (uint32_t i = 0; i < 100; i++) prompt[i] = (i * 37 + 11) % N_VOCAB;
     pipeline *p = open_n(1, RESTARTS_DEFAULT, NULL);
-    session *s = new_session(p);
+    session *s = small_session(p);
     OK(session_prime(s, prompt, 100, NULL, &want[0], &e));
     for (uint32_t i = 1; i < 20; i++) OK(session_step(s, want[i - 1], NULL, &want[i], &e));
     OK(session_truncate(s, 0, &e));
@@ -236,7 +215,7 @@ static void a_loss_too_many_ends_the_run(void **state)
     (void)state;
     errmsg e = {0};
     pipeline *p = open_n(2, 2, "stage=1,at=decode,kind=exit,every=1");
-    session *s = new_session(p);
+    session *s = small_session(p);
     uint32_t token = 3;
     stage_snapshot t;
     OK(session_prime(s, &token, 1, NULL, NULL, &e));
@@ -260,7 +239,7 @@ static void books_change_while_a_stage_is_replaced(void **state)
     uint32_t prompt[150], want, got;
     for (uint32_t i = 0; i < 150; i++) prompt[i] = (i * 31 + 7) % N_VOCAB;
     pipeline *p = open_n(3, RESTARTS_DEFAULT, NULL);
-    session *s = new_session(p), *f;
+    session *s = small_session(p), *f;
     OK(session_prime(s, prompt, 150, NULL, &want, &e));
     OK(session_truncate(s, 100, &e));
     for (uint32_t stage = 0; stage < 3; stage++) {

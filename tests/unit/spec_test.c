@@ -3,7 +3,7 @@
 #include "tests/support/tap.h"
 
 #include "coordinator/pipeline.h"
-#include "tests/support/gguf_build.h"
+#include "tests/support/small_run.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -35,21 +35,14 @@ static const uint32_t prompt_n[N_SESSIONS] = {1, 63, 17, 100, 30};
 
 static pipeline *open_with(const model *m, uint32_t n_stages, const char *faults)
 {
-    errmsg e = {0};
-    pipeline *p;
     doors d = doors_default();
     d.n_stages = n_stages;
     snprintf(d.fault_text, sizeof d.fault_text, "%s", faults);
-    pipeline_options o = pipeline_options_default(m->path, &d);
-    o.stage_program = MEMRA_BINARY_DIR "/bin/memra-stage";
-    o.run_dir = dir;
+    pipeline_options o = small_options(m->path, dir, &d);
     o.plan.n_sessions = N_SESSIONS;
     o.plan.n_ctx = N_CTX;
     o.plan.n_chunk = CHUNK;
-    o.plan.kv_type = DT_F16;
-    o.n_threads = 1;
-    OK(pipeline_open(&p, &o, NULL, &e));
-    return p;
+    return small_open(&o);
 }
 
 static pipeline *open_n(const model *m, uint32_t n_stages)
@@ -81,9 +74,7 @@ static void make_model(model *m)
     if (spec.n_layers < 4) spec.n_layers = 4;
     spec.n_ctx = N_CTX;
     spec.n_vocab = N_VOCAB;
-    gguf_build *b = gguf_build_llama(&spec);
-    gguf_build_file(b, m->path);
-    gguf_build_free(b);
+    small_model(m->path, &spec);
     pipeline *p = open_n(m, 1);
     for (uint32_t i = 0; i < N_SESSIONS; i++) {
         session *s = primed(p, i, &m->truth[i][0]);

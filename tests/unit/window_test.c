@@ -3,7 +3,7 @@
 #include "tests/support/tap.h"
 
 #include "coordinator/pipeline.h"
-#include "tests/support/gguf_build.h"
+#include "tests/support/small_run.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -31,29 +31,15 @@ static pipeline *open_n(uint32_t n_stages, uint32_t chunk, uint32_t n_sessions, 
     static doors d;
     door_values none = {0};
     errmsg e = {0};
-    pipeline *p;
     OK(doors_parse(&d, &none, &e));
     d.n_stages = n_stages;
-    pipeline_options o = pipeline_options_default(model_path, &d);
-    o.stage_program = MEMRA_BINARY_DIR "/bin/memra-stage";
-    o.run_dir = dir;
+    pipeline_options o = small_options(model_path, dir, &d);
     o.plan = (plan_request){.n_ctx = N_CTX,
                             .n_sessions = n_sessions,
                             .kv_bytes = kv_bytes,
                             .kv_type = DT_F16,
                             .n_chunk = chunk};
-    o.n_threads = 1;
-    OK(pipeline_open(&p, &o, NULL, &e));
-    return p;
-}
-
-static session *new_session(pipeline *p)
-{
-    sampler_params greedy = sampler_default();
-    session *s;
-    errmsg e = {0};
-    OK(session_open(p, &greedy, &s, &e));
-    return s;
+    return small_open(&o);
 }
 
 static int set_up(void **state)
@@ -64,14 +50,12 @@ static int set_up(void **state)
     snprintf(model_path, sizeof model_path, "%s/m.gguf", dir);
     llama_spec spec = llama_spec_arch("gemma3");
     spec.n_ctx = N_CTX;
-    gguf_build *b = gguf_build_llama(&spec);
-    gguf_build_file(b, model_path);
-    gguf_build_free(b);
+    small_model(model_path, &spec);
     for (uint32_t i = 0; i < N_PROMPT; i++)
         prompt[i] = (i * 37 + 11) % N_VOCAB;
     truth = calloc((size_t)N_PROMPT * N_VOCAB, sizeof *truth);
     pipeline *p = open_n(1, N_PROMPT, 1, 0);
-    session *s = new_session(p);
+    session *s = small_session(p);
     OK(session_prime(s, prompt, N_PROMPT, truth, NULL, &e));
     session_drop(s);
     pipeline_close(p);
@@ -108,7 +92,7 @@ static void cuts_and_chunks_are_equal(void **state)
         uint32_t span = (24 - 1 + chunk[i] + 62) / 64 + 1;
         assert_int_equal(made->n_blocks[KV_CLASS_WINDOW], span < 7 ? span : 7);
         assert_int_equal(made->n_blocks[KV_CLASS_GLOBAL], 7);
-        session *s = new_session(p);
+        session *s = small_session(p);
         feed(s, 0, 150);
         for (uint32_t at = 150; at < 170; at++) {
             errmsg e = {0};
@@ -128,7 +112,7 @@ static void truncation_reaches_released_positions(void **state)
     errmsg e = {0};
     static const uint32_t to[] = {299, 290, 256, 255, 130, 64, 63, 1, 0};
     pipeline *p = open_n(3, CHUNK, 1, 0);
-    session *s = new_session(p);
+    session *s = small_session(p);
     for (uint32_t i = 0; i < sizeof to / sizeof *to; i++) {
         feed(s, (uint32_t)session_position(s), N_PROMPT);
         OK(session_truncate(s, to[i], &e));
@@ -146,7 +130,7 @@ static void forks_share_windows(void **state)
     static const uint32_t at[] = {20, 64, 100, 191, 192, 193};
     pipeline *p = open_n(2, CHUNK, 4, 0);
     for (uint32_t i = 0; i < sizeof at / sizeof *at; i++) {
-        session *a = new_session(p), *b, *c;
+        session *a = small_session(p), *b, *c;
         const uint32_t other[90] = {0};
         feed(a, 0, at[i]);
         OK(session_fork(a, &b, &e));
@@ -181,7 +165,7 @@ static void a_small_pool_is_shared_and_said_full(void **state)
     assert_int_equal(pipeline_plan(p)->n_blocks[KV_CLASS_WINDOW], 3);
     session *s[4];
     for (uint32_t i = 0; i < 4; i++)
-        s[i] = new_session(p);
+        s[i] = small_session(p);
     for (uint32_t i = 0; i < 3; i++)
         feed(s[i], 0, 64);
     assert_int_equal(session_prime(s[3], prompt, 64, NULL, NULL, &e), ST_RESOURCES);
@@ -209,7 +193,7 @@ static void sessions_interleave(void **state)
     (void)state;
     errmsg e = {0};
     pipeline *p = open_n(3, CHUNK, 2, 0);
-    session *a = new_session(p), *b = new_session(p);
+    session *a = small_session(p), *b = small_session(p);
     pending *w[20];
     float got[N_VOCAB];
     feed(a, 0, 128);

@@ -1,0 +1,21 @@
+/* small_run.h - a random model on disk and pipelines over it, for tests of the library. Functions assert
+ * that what they do was done. */
+#ifndef TESTS_SUPPORT_SMALL_RUN_H
+#define TESTS_SUPPORT_SMALL_RUN_H
+
+#include "coordinator/pipeline.h"
+#include "tests/support/gguf_build.h"
+
+/* Write the model to path. */
+void small_model(const char *path, const llama_spec *spec);
+
+/* Options of a pipeline over it: this build's stages, one thread each, f16 KV, runs below run_dir. What
+ * d, path and run_dir point to must outlive the options. */
+pipeline_options small_options(const char *path, const char *run_dir, const doors *d);
+
+pipeline *small_open(const pipeline_options *o);
+
+/* A session that draws greedily. */
+session *small_session(pipeline *p);
+
+#endif
