@@ -1,7 +1,7 @@
 #include "coordinator/machine/inventory.h"
 
+#include "common/cpu_features.h"
 
-#include <cpuid.h>
 #include <hwloc.h>
 #include <hwloc/memattrs.h>
 #include <inttypes.h>
@@ -100,25 +100,18 @@ uint32_t inventory_cores(void)
 }
 
 /* The processor has AMX tiles of bytes, and the kernel would keep them for a process. */
-static bool has_amx(void)
+static bool keeps_amx(void)
 {
     enum { GET_SUPPORTED = 0x1021, TILE_DATA = 18 }; /* ARCH_GET_XCOMP_SUPP, XFEATURE */
-    unsigned a, b, c, d;
     uint64_t supported = 0;
-    return __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d >> 24 & 3) == 3 &&
+    return cpu_has_amx() &&
            syscall(SYS_arch_prctl, GET_SUPPORTED, &supported) == 0 && supported >> TILE_DATA & 1;
 }
 
 const char *inventory_isas(void)
 {
-    __builtin_cpu_init();
-    bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
-                __builtin_cpu_supports("f16c");
-    bool avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-                  __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
-                  __builtin_cpu_supports("avx512vnni");
-    if (avx512 && has_amx()) return "amx, avx512, avx2, ref";
-    return avx512 ? "avx512, avx2, ref" : avx2 ? "avx2, ref" : "ref";
+    if (keeps_amx()) return "amx, avx512, avx2, ref";
+    return cpu_has_avx512() ? "avx512, avx2, ref" : cpu_has_avx2() ? "avx2, ref" : "ref";
 }
 
 const char *inventory_backends(void)
