@@ -1,15 +1,9 @@
 /* Owns everything a stage computes with: model file, stage object, boundaries, readback. A step:
  * operations on KV, rows in (or embeddings), the layers, rows out (or head and readback). */
-#include "stage/worker.h"
+#include "stage/worker_impl.h"
 
 #include "common/clock.h"
 #include "common/log.h"
-#include "common/wire.h"
-#include "stage/connect.h"
-#include "stage/inject.h"
-#include "stage/keep.h"
-#include "stage/rounds.h"
-#include "stage/stage.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,55 +13,12 @@
 
 #define IDLE_MS 50
 
-struct worker {
-    pthread_t thread;
-    uint32_t stage_i, epoch;
-    run_block *block;
-    stage_words *words;
-    mailbox inbox, outbox;
-    _Atomic uint32_t stop;
-    _Atomic uint32_t interrupts;     /* stop, and QUIESCE frames that wait in the inbox */
-    pthread_mutex_t edges_lock;      /* edges are opened and closed under it: worker_stop wakes them */
-    bool edges_open;
-
-    wire_config config;
-    bool configured;
-    gguf *file;
-    model_desc *model;
-    stage *body;
-    edges edges;
-    readback results;
-    journal sent, received;          /* of the boundaries out and in; without a map: none */
-    rounds rounds;
-    injector injector;
-    bool corrupt_probe;              /* kind=corrupt,at=load */
-    bool corrupt_replay;             /* kind=corrupt,at=recovery: the next row that it replays */
-    bool faulted;
-    uint64_t applied_seq;            /* the last step whose KV operations were applied */
-    uint32_t n_replays;              /* since the one with STEP_RESET */
-};
-
-static bool is_first(const worker *w)
-{
-    return w->config.stage_i == 0;
-}
-
-static bool is_last(const worker *w)
-{
-    return w->config.stage_i + 1 == w->config.n_stages;
-}
-
 static bool interrupted(const worker *w)
 {
     return atomic_load_explicit(&w->interrupts, memory_order_acquire) != 0;
 }
 
-static void set_state(worker *w, stage_state s)
-{
-    atomic_store_explicit(&w->words->state, s, memory_order_release);
-}
-
-static status say(worker *w, wire_kind kind, uint64_t seq, const void *body, uint32_t body_bytes,
+status worker_say(worker *w, wire_kind kind, uint64_t seq, const void *body, uint32_t body_bytes,
                   errmsg *e)
 {
     _Alignas(16) unsigned char frame[sizeof(wire_header) + sizeof(wire_fault) + 64];
@@ -107,7 +58,7 @@ static status open_edges(worker *w, errmsg *e)
     return s;
 }
 
-static void inject_recovery(worker *w)
+void worker_inject_recovery(worker *w)
 {
     if (inject_at(&w->injector, FAULT_AT_RECOVERY, FAULT_STEP_ANY)) w->corrupt_replay = true;
 }
@@ -123,7 +74,7 @@ static status load(worker *w, const wire_config *c, errmsg *e)
     set_state(w, STAGE_LOADING);
     TRY(inject_open(&w->injector, c->fault, c->stage_i, w->words, &w->stop, e));
     w->corrupt_probe = inject_at(&w->injector, FAULT_AT_LOAD, FAULT_STEP_ANY);
-    if (w->epoch > 1) inject_recovery(w);
+    if (w->epoch > 1) worker_inject_recovery(w);
     int fds[GGUF_FILES_MAX];
     for (uint32_t i = 0; i < c->n_model_fds; i++) fds[i] = c->model_fd[i];
     TRY(gguf_open_fds(&w->file, fds, c->n_model_fds, e));
@@ -156,7 +107,7 @@ static status load(worker *w, const wire_config *c, errmsg *e)
                           .scratch_bytes = f.scratch_bytes};
     snprintf(loaded.device_name, sizeof loaded.device_name, "%s", f.device_name);
     set_state(w, STAGE_LOADED);
-    return say(w, WIRE_LOADED, 0, &loaded, sizeof loaded, e);
+    return worker_say(w, WIRE_LOADED, 0, &loaded, sizeof loaded, e);
 }
 
 static status probe(worker *w, errmsg *e)
@@ -170,7 +121,7 @@ static status probe(worker *w, errmsg *e)
         snprintf(p.transport, sizeof p.transport, "%s", in->kind->name);
         snprintf(p.signal, sizeof p.signal, "%s", in->kind->signal(in->way));
     }
-    return say(w, WIRE_PROBED, 0, &p, sizeof p, e);
+    return worker_say(w, WIRE_PROBED, 0, &p, sizeof p, e);
 }
 
 /* --- steps ---------------------------------------------------------------------------------------- */
@@ -194,8 +145,7 @@ static void leave_layers(worker *w)
     atomic_store_explicit(&w->words->inside, 0, memory_order_release);
 }
 
-/* kind=corrupt: the top mantissa bit of the first value, on the device. */
-static status flip_bit(worker *w)
+status worker_flip_bit(worker *w)
 {
     const backend *b = backend_get((device_kind)w->config.device);
     backend_queue *q = stage_queue(w->body);
@@ -232,7 +182,7 @@ static status walk(worker *w, const piece *x, errmsg *e)
     status s = ST_OK;
     if (is_first(w)) s = stage_embed(w->body, e);
     if (s == ST_OK) s = stage_walk(w->body, !corrupt, e);
-    if (s == ST_OK && corrupt && x->n_rows > 0) s = flip_bit(w);
+    if (s == ST_OK && corrupt && x->n_rows > 0) s = worker_flip_bit(w);
     leave_layers(w);
     return s;
 }
@@ -294,15 +244,10 @@ static status send_on(worker *w, const piece *x, errmsg *e)
 static status end_piece(worker *w, const piece *x, const wire_result *r, errmsg *e)
 {
     rounds_settle(&w->rounds, x->round, x->g);
-    TRY(say(w, WIRE_RESULT, x->seq, r, sizeof *r, e));
+    TRY(worker_say(w, WIRE_RESULT, x->seq, r, sizeof *r, e));
     rounds_advance(&w->rounds, x->g);
     if (x->round + 1 == w->rounds.v.step->rounds || w->config.n_stages == 1) return ST_OK;
     return send_on(w, x, e);
-}
-
-static const backend *backend_of(const worker *w)
-{
-    return backend_get((device_kind)w->config.device);
 }
 
 static status run_piece(worker *w, piece *x, errmsg *e)
@@ -352,108 +297,6 @@ static status step(worker *w, const void *frame, errmsg *e)
     return ST_OK;
 }
 
-/* --- when a stage was lost ------------------------------------------------------------------------- */
-
-static status quiesce(worker *w, errmsg *e)
-{
-    atomic_fetch_sub_explicit(&w->interrupts, 1, memory_order_acq_rel);
-    inject_recovery(w);
-    /* Senders let go first; receivers when all are quiet. */
-    if (w->edges.open) edge_set(&w->edges, &w->edges.out, NULL, NULL);
-    set_state(w, STAGE_QUIET);
-    wire_quiesced q = {.applied_seq = w->applied_seq,
-                       .done_seq = atomic_load_explicit(&w->words->step_done, memory_order_relaxed)};
-    return say(w, WIRE_QUIESCED, 0, &q, sizeof q, e);
-}
-
-/* The probe connects them again. */
-static status reattach(worker *w, const wire_reattach *r)
-{
-    w->config.edge_epoch = r->edge_epoch;
-    if (!w->edges.open) return ST_OK;
-    pthread_mutex_lock(&w->edges_lock);
-    edge_renew(&w->edges, &w->edges.out, r->edge_epoch);
-    edge_renew(&w->edges, &w->edges.in, r->edge_epoch);
-    pthread_mutex_unlock(&w->edges_lock);
-    return ST_OK;
-}
-
-/* Where replayed rows cross: apart from any step's number. */
-#define REPLAY_SEQ (1ull << 63)
-
-typedef struct {
-    const step_view *v;
-    uint64_t committed;         /* the last step that came back */
-    incoming in;
-    bool through;
-    kept kept;                  /* of its input */
-} replaying;
-
-/* The rows' input: tokens, the boundary, or what the journal has kept. */
-static status replay_input(worker *w, replaying *x, errmsg *e)
-{
-    if (is_first(w)) return stage_embed(w->body, e);
-    if (x->through) return edges_receive(&w->edges, &x->in, e);
-    return keep_read(&w->received, w->body, backend_of(w), x->committed,
-                     (x->v->step->flags & STEP_OVERWRITTEN) != 0, x->in.rows, x->in.n_rows, &x->kept, e);
-}
-
-/* On to the next stage; or, alone, into its journal where that has holes. */
-static status replay_output(worker *w, const replaying *x, errmsg *e)
-{
-    const incoming *in = &x->in;
-    if (is_last(w)) return ST_OK;
-    if (!x->through) {
-        if (x->kept != KEPT_ALL) return ST_OK;
-        return keep_holes(&w->sent, w->body, backend_of(w), x->committed, in->rows, in->n_rows, e);
-    }
-    keep_begin(&w->sent, w->body, in->rows, in->n_rows);
-    TRY(edges_send(&w->edges, in->slot, in->seq, in->rows, in->n_rows, in->hidden, e));
-    return keep_rows(&w->sent, w->body, backend_of(w), x->committed, in->rows, in->n_rows, e);
-}
-
-static status replay_rows(worker *w, replaying *x, errmsg *e)
-{
-    TRY(rounds_begin(&w->rounds, x->v, e));
-    x->in = (incoming){.slot = x->v->step->slot,
-                       .seq = REPLAY_SEQ + w->n_replays,
-                       .hidden = stage_hidden(w->body)};
-    x->in.rows = rounds_group(&w->rounds, 0, &x->in.n_rows);
-    TRY(stage_rows(w->body, x->in.rows, x->in.n_rows, 0, e));
-    TRY(replay_input(w, x, e));
-    if (x->kept == KEPT_NOT) return ST_OK;
-    if (w->corrupt_replay && x->in.n_rows > 0) {
-        w->corrupt_replay = false;
-        TRY(flip_bit(w));
-    }
-    TRY(stage_walk(w->body, false, e));
-    return replay_output(w, x, e);
-}
-
-/* Rows that this stage, or another, has lost: their K and V are written where they were. */
-static status replay(worker *w, const void *frame, errmsg *e)
-{
-    step_view v = wire_step_view(frame);
-    replaying x = {.v = &v,
-                   .committed = wire_head(frame)->seq,
-                   .through = (v.step->flags & STEP_THROUGH) != 0};
-    if ((v.step->flags & STEP_RESET) != 0) {
-        inject_recovery(w);
-        stage_reset(w->body);
-        w->applied_seq = 0;
-        w->n_replays = 0;
-    }
-    TRY(stage_kv_ops(w->body, v.kv_ops, v.step->n_kv_ops, e));
-    stage_rewrite(w->body, true);
-    status s = replay_rows(w, &x, e);
-    stage_rewrite(w->body, false);
-    TRY(s);
-    w->n_replays++;
-    atomic_fetch_add_explicit(&w->words->progress, 1, memory_order_release);
-    wire_replayed r = {.n = w->n_replays, .missing = x.kept == KEPT_NOT};
-    return say(w, WIRE_REPLAYED, 0, &r, sizeof r, e);
-}
-
 /* --- the thread ----------------------------------------------------------------------------------- */
 
 static status handle(worker *w, const mail *m, errmsg *e)
@@ -471,13 +314,13 @@ static status handle(worker *w, const mail *m, errmsg *e)
         return interrupted(w) ? ST_CLOSED : step(w, m->frame, e);
     case WIRE_QUIESCE:
         if (w->body == NULL) break;
-        return quiesce(w, e);
+        return worker_quiesce(w, e);
     case WIRE_REATTACH:
         if (w->body == NULL) break;
-        return reattach(w, wire_body(m->frame));
+        return worker_reattach(w, wire_body(m->frame));
     case WIRE_REPLAY:
         if (w->body == NULL) break;
-        return interrupted(w) ? ST_CLOSED : replay(w, m->frame, e);
+        return interrupted(w) ? ST_CLOSED : worker_replay(w, m->frame, e);
     default:
         break;
     }
@@ -491,7 +334,7 @@ static void report(worker *w, const errmsg *e)
     snprintf(f.text, sizeof f.text, "%s", e->text);
     set_state(w, STAGE_FAILED);
     w->faulted = true;
-    if (say(w, WIRE_FAULT, 0, &f, sizeof f, &ignored) != ST_OK) log_error("%s", e->text);
+    if (worker_say(w, WIRE_FAULT, 0, &f, sizeof f, &ignored) != ST_OK) log_error("%s", e->text);
 }
 
 static void release(worker *w)

@@ -168,6 +168,12 @@ typedef struct {
     uint64_t body_bytes, body_room;
 } flight;
 
+/* Its parts are generations. */
+static inline bool flight_generates(const flight *f)
+{
+    return f->free_running || f->verify;
+}
+
 /* Entries [first, n) hold blocks; those below first were released (window class). */
 typedef struct {
     uint32_t first, n;
@@ -383,7 +389,7 @@ void admission_press(pipeline *p);
 /* Take blocks for r, a request of s that is about to be submitted; true: it must wait for them. */
 MUST_USE status admission_reserve(session *s, request *r, bool *waits, errmsg *e);
 
-/* --- schedule.c: steps out, results in -------------------------------------------------------------- */
+/* --- schedule.c: steps out ---------------------------------------------------------------------------- */
 MUST_USE status schedule_prepare(pipeline *p, errmsg *e); /* the books, sized by the plan */
 void schedule_add(pipeline *p, request *r);               /* behind what its session asked before */
 void schedule_push(pipeline *p, request *r);              /* in front of it; the session waits */
@@ -392,11 +398,17 @@ void schedule_unready(pipeline *p, session *s);
 MUST_USE status schedule_issue(pipeline *p, errmsg *e);
 /* The steps in flight once more, in their order, to every stage. */
 MUST_USE status schedule_reissue(pipeline *p, errmsg *e);
-MUST_USE status schedule_result(pipeline *p, uint64_t seq, const wire_result *r, errmsg *e);
+/* Its first request has no rows left to issue, or is taken out of the line. */
+void schedule_remove_first(session *s);
+/* r has come to its end: whoever waits for it is told. */
+void schedule_finish(pipeline *p, request *r);
 /* Take a generation out of its session's line; it is not in flight. */
 void schedule_withdraw(pipeline *p, generation *g);
 void schedule_end_all(pipeline *p); /* every request is finished, with p->failure */
 void schedule_release(pipeline *p);
+
+/* --- results.c: results in --------------------------------------------------------------------------- */
+MUST_USE status schedule_result(pipeline *p, uint64_t seq, const wire_result *r, errmsg *e);
 
 /* --- session.c: what the files of the API share; lock held ------------------------------------------- */
 MUST_USE status session_serves(const pipeline *p, errmsg *e); /* the pipeline's failure, if it has one */

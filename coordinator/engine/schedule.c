@@ -1,5 +1,5 @@
-/* Steps out, results in: batch.c says which rows go next, here they become a message to every stage,
- * and what comes back finds the requests again. Requests of one session stand in line by position;
+/* Steps out: batch.c says which rows go next, here they become a message to every stage; what comes
+ * back finds the requests again in results.c. Requests of one session stand in line by position;
  * sessions that have rows to issue stand in one list, in the order of their turns. */
 #include "coordinator/engine/engine.h"
 #include "coordinator/engine/kvbooks.h"
@@ -62,15 +62,14 @@ void schedule_push(pipeline *p, request *r)
     s->first = r;
 }
 
-/* Its first request has no rows left to issue. */
-static void remove_first(session *s)
+void schedule_remove_first(session *s)
 {
     s->first = s->first->next;
     if (s->first == NULL) s->last = NULL;
     s->generating = s->first != NULL && s->first->generation != NULL;
 }
 
-static void finish(pipeline *p, request *r)
+void schedule_finish(pipeline *p, request *r)
 {
     r->finished = true;
     if (r->restores) return;
@@ -117,12 +116,6 @@ static flight *free_flight(pipeline *p)
     for (uint32_t i = 0; i < p->window; i++)
         if (p->flights[i].seq == 0) return &p->flights[i];
     return NULL;
-}
-
-/* Its parts are generations. */
-static bool generates(const flight *f)
-{
-    return f->free_running || f->verify;
 }
 
 static void clear(flight *f)
@@ -295,20 +288,20 @@ static void issued(pipeline *p, const flight *f)
         r->n_steps++;
         s->n_steps++;
         schedule_unready(p, s);
-        if (generates(f)) {
+        if (flight_generates(f)) {
             s->position += f->verify ? part->n_rows : part->rounds;
             continue;
         }
         s->steps += part->n_rows;
         r->n_issued += part->n_rows;
-        if (r->n_issued == r->n_tokens) remove_first(s);
+        if (r->n_issued == r->n_tokens) schedule_remove_first(s);
         if (s->first != NULL) schedule_ready(p, s);
     }
 }
 
 static status slide(const flight *f, const flight_part *part, errmsg *e)
 {
-    uint64_t first = generates(f) ? part->first : part->r->first_position + part->first;
+    uint64_t first = flight_generates(f) ? part->first : part->r->first_position + part->first;
     return kvbooks_slide(part->r->session, first, f->free_running ? part->rounds : part->n_rows, e);
 }
 
@@ -360,220 +353,6 @@ status schedule_reissue(pipeline *p, errmsg *e)
     }
 }
 
-/* --- in ---------------------------------------------------------------------------------------------- */
-
-/* Of a result: committed by this step, with a status that there is. */
-static status check_result(const pipeline *p, const flight *f, const session *s, uint64_t position,
-                           uint64_t commit, uint32_t row_status, errmsg *e)
-{
-    uint32_t last = p->n_stages - 1;
-    if (commit != f->seq) {
-        return errmsg_set(e, ST_PROTOCOL,
-                          "stage %u: step %llu reported done, the result of session %u after position "
-                          "%llu is not its",
-                          last, (unsigned long long)f->seq, s->id, (unsigned long long)position);
-    }
-    if (row_status == ST_NAN) {
-        return errmsg_set(e, ST_NAN,
-                          "stage %u: NaN or infinity in the logits of session %u after position %llu",
-                          last, s->id, (unsigned long long)position);
-    }
-    if (row_status == ST_OK) return ST_OK;
-    return errmsg_set(e, ST_PROTOCOL, "stage %u: a result of session %u has status %u", last, s->id,
-                      row_status);
-}
-
-static status check_token(const pipeline *p, const session *s, uint32_t token, errmsg *e)
-{
-    if (token < p->results.n_vocab) return ST_OK;
-    return errmsg_set(e, ST_PROTOCOL, "stage %u: token %u of session %u is not in the vocabulary of %u",
-                      p->n_stages - 1, token, s->id, p->results.n_vocab);
-}
-
-/* The token that the branch's ring has for this position. */
-static status ring_token(const pipeline *p, const flight *f, const session *s, uint64_t position,
-                         uint32_t *token, errmsg *e)
-{
-    readback_token *t = readback_token_at(&p->results, s->branch, (uint32_t)position);
-    uint64_t commit = atomic_load_explicit(&t->commit, memory_order_acquire);
-    *token = t->token;
-    TRY(check_result(p, f, s, position, commit, t->status, e));
-    return check_token(p, s, *token, e);
-}
-
-/* A result, before anything of its step is taken: nothing is believed unseen. */
-static status check_row(const pipeline *p, const flight *f, flight_result *x, errmsg *e)
-{
-    const request *r = f->part[x->part_i].r;
-    const session *s = r->session;
-    uint64_t position = r->first_position + x->row;
-    if (x->readback == WIRE_NONE) return ring_token(p, f, s, position, &x->token, e);
-    readback_row *row = readback_row_at(&p->results, x->readback);
-    uint64_t commit = atomic_load_explicit(&row->commit, memory_order_acquire);
-    x->token = row->token;
-    TRY(check_result(p, f, s, position, commit, row->status, e));
-    bool drawn = r->want_sample && x->row + 1 == r->n_tokens;
-    return drawn ? check_token(p, s, x->token, e) : ST_OK;
-}
-
-static void take_row(pipeline *p, const flight *f, const flight_result *x)
-{
-    request *r = f->part[x->part_i].r;
-    size_t n_vocab = p->results.n_vocab;
-    if (r->want_sample && x->row + 1 == r->n_tokens) r->next_token = x->token;
-    if (x->readback == WIRE_NONE || r->deferred) return; /* logits stay until somebody asks */
-    memcpy(r->logits + x->row * n_vocab, readback_row_at(&p->results, x->readback)->logits,
-           n_vocab * sizeof(float));
-    p->free_readback[p->n_free_readback++] = x->readback;
-}
-
-static uint32_t group_begin(const flight *f, uint32_t g)
-{
-    return g == 0 ? 0 : f->group_end[g - 1];
-}
-
-/* The tokens of one group in one round: all are looked at before one is taken. */
-static status check_tokens(const pipeline *p, flight *f, uint32_t g, errmsg *e)
-{
-    for (uint32_t k = group_begin(f, g); k < f->group_end[g]; k++) {
-        flight_part *part = &f->part[k];
-        if (part->dead) continue;
-        TRY(ring_token(p, f, part->r->session, part->first + part->n_drawn, &part->token, e));
-    }
-    return ST_OK;
-}
-
-static void take_tokens(flight *f, uint32_t g)
-{
-    for (uint32_t k = group_begin(f, g); k < f->group_end[g]; k++) {
-        flight_part *part = &f->part[k];
-        if (part->dead) continue;
-        uint64_t position = part->first + part->n_drawn++;
-        part->dead = generation_drew(part->r->generation, position, part->token) ||
-                     part->n_drawn == part->rounds;
-    }
-}
-
-/* Tokens of a step that verified: all up to the first draft that was not drawn, looked at first. */
-static status check_drafts(const pipeline *p, const flight *f, errmsg *e)
-{
-    for (uint32_t k = 0; k < f->n_parts; k++) {
-        const flight_part *part = &f->part[k];
-        const generation *g = part->r->generation;
-        bool right = true;
-        for (uint32_t i = 0; i < part->n_rows && right; i++) {
-            uint32_t *token = &f->part[k].drawn[i];
-            TRY(ring_token(p, f, part->r->session, part->first + i, token, e));
-            right = i + 1 < part->n_rows && *token == g->draft[i];
-        }
-    }
-    return ST_OK;
-}
-
-static void take_drafts(flight *f)
-{
-    for (uint32_t k = 0; k < f->n_parts; k++) {
-        flight_part *part = &f->part[k];
-        generation *g = part->r->generation;
-        while (!part->dead) {
-            uint32_t i = part->n_drawn++;
-            part->dead = generation_drew(g, part->first + i, part->drawn[i]) ||
-                         part->n_drawn == part->n_rows || part->drawn[i] != g->draft[i];
-        }
-    }
-}
-
-static uint32_t n_expected(const flight *f, uint32_t g)
-{
-    uint32_t n = 0;
-    if (f->verify) return f->n_rows;
-    if (!f->free_running) return f->n_results;
-    for (uint32_t k = group_begin(f, g); k < f->group_end[g]; k++) n += !f->part[k].dead;
-    return n;
-}
-
-static status land_generation(pipeline *p, flight_part *part, errmsg *e)
-{
-    session *s = part->r->session;
-    bool ended;
-    part->r->n_steps--;
-    s->steps += part->n_drawn;
-    TRY(generation_landed(part->r->generation, part->first, part->n_drawn, &ended, e));
-    if (!ended) {
-        schedule_ready(p, s);
-        return ST_OK;
-    }
-    remove_first(s);
-    finish(p, part->r);
-    return ST_OK;
-}
-
-/* All stages have applied it: its operations, its rows, and what generations drew and applied. */
-static void mirror_flight(pipeline *p, const flight *f)
-{
-    step_view v = wire_step_body_view(f->body);
-    mirror_step(&p->mirror, f->seq, v.kv_ops, v.step->n_kv_ops, v.rows, v.step->n_rows);
-    for (uint32_t k = 0; f->free_running && k < f->n_parts; k++) {
-        const flight_part *part = &f->part[k];
-        const generation *g = part->r->generation;
-        const uint32_t *drawn = g->tokens + (g->n_drawn - part->n_drawn);
-        for (uint32_t i = 1; i < part->n_drawn; i++)
-            mirror_row(&p->mirror, part->r->session->branch, (uint32_t)part->first + i, drawn[i - 1]);
-    }
-}
-
-/* Every row of it is back. */
-static status land(pipeline *p, flight *f, errmsg *e)
-{
-    mirror_flight(p, f);
-    f->seq = 0;
-    p->n_flights--;
-    p->n_ops_landed = f->ops_end;
-    if (f->free_running) p->round_ns = (now_ns() - f->issued_ns) / f->rounds;
-    if (generates(f)) verify_landed(p, f);
-    for (uint32_t k = 0; k < f->n_parts; k++) {
-        request *r = f->part[k].r;
-        r->session->n_steps--;
-        if (generates(f)) {
-            TRY(land_generation(p, &f->part[k], e));
-            continue;
-        }
-        r->n_done += f->part[k].n_rows;
-        r->n_steps--;
-        kvbooks_offer(r->session, r->first_position + r->n_done);
-        if (r->n_done == r->n_tokens) finish(p, r);
-    }
-    return ST_OK;
-}
-
-status schedule_result(pipeline *p, uint64_t seq, const wire_result *result, errmsg *e)
-{
-    flight *f = NULL;
-    for (uint32_t i = 0; i < p->window && f == NULL; i++)
-        if (p->flights[i].seq == seq && seq != 0) f = &p->flights[i];
-    uint32_t round = f != NULL ? f->n_pieces / f->n_groups : 0;
-    uint32_t g = f != NULL ? f->n_pieces % f->n_groups : 0;
-    bool again = f != NULL && f->n_pieces < f->n_taken; /* it came before a stage was lost */
-    if (f == NULL || result->round != round || result->group != g ||
-        (!again && result->n_rows != n_expected(f, g))) {
-        return errmsg_set(e, ST_PROTOCOL,
-                          "stage %u: result of step %llu, round %u, group %u, with %u rows was not "
-                          "asked for",
-                          p->n_stages - 1, (unsigned long long)seq, result->round, result->group,
-                          result->n_rows);
-    }
-    f->n_pieces++;
-    if (again) return ST_OK;
-    if (f->free_running) TRY(check_tokens(p, f, g, e));
-    if (f->verify) TRY(check_drafts(p, f, e));
-    for (uint32_t i = 0; i < f->n_results; i++) TRY(check_row(p, f, &f->result[i], e));
-    if (f->free_running) take_tokens(f, g);
-    if (f->verify) take_drafts(f);
-    for (uint32_t i = 0; i < f->n_results; i++) take_row(p, f, &f->result[i]);
-    f->n_taken = f->n_pieces;
-    return f->n_taken == f->rounds * f->n_groups ? land(p, f, e) : ST_OK;
-}
-
 void schedule_withdraw(pipeline *p, generation *g)
 {
     session *s = g->r.session;
@@ -581,8 +360,8 @@ void schedule_withdraw(pipeline *p, generation *g)
         admission_leave(p, s);
     else
         schedule_unready(p, s);
-    remove_first(s);
-    finish(p, &g->r);
+    schedule_remove_first(s);
+    schedule_finish(p, &g->r);
 }
 
 /* --- the end ----------------------------------------------------------------------------------------- */
@@ -595,8 +374,8 @@ void schedule_end_all(pipeline *p)
         for (uint32_t k = 0; f->seq != 0 && k < f->n_parts; k++) {
             request *r = f->part[k].r;
             if (--r->n_steps > 0) continue;
-            if (generates(f)) remove_first(r->session);
-            if (generates(f) || r->n_issued == r->n_tokens) finish(p, r);
+            if (flight_generates(f)) schedule_remove_first(r->session);
+            if (flight_generates(f) || r->n_issued == r->n_tokens) schedule_finish(p, r);
         }
         f->seq = 0;
     }
@@ -608,8 +387,8 @@ void schedule_end_all(pipeline *p)
             schedule_unready(p, s);
         while (s->first != NULL) {
             request *r = s->first;
-            remove_first(s);
-            finish(p, r);
+            schedule_remove_first(s);
+            schedule_finish(p, r);
         }
     }
     p->n_flights = 0;
