@@ -55,10 +55,6 @@ static uint32_t place_rows(stage *s, const wire_row *rows, uint32_t n_rows)
         HOST(s, uint32_t, position)[i] = live ? rows[i].position : 0;
         HOST(s, uint8_t, live)[i] = live ? 1 : 0;
     }
-    for (uint32_t k = 0; k < s->n_kinds; k++) {
-        rope_rows(&s->rope[k], HOST(s, float, cos[k]), HOST(s, float, sin[k]),
-                  HOST(s, uint32_t, position), n_rows);
-    }
     return n_used;
 }
 
@@ -72,15 +68,23 @@ static status upload_rows(stage *s, uint32_t n_rows, uint32_t n_tables, errmsg *
     UPLOAD(tables, uint32_t, n_tables);
     UPLOAD(live, uint8_t, n_rows);
     for (uint32_t k = 0; k < s->n_kinds; k++) {
-        uint64_t n_angles = (uint64_t)n_rows * s->rope[k].n_pairs, at = k * s->config.rows_max;
+        uint64_t at = k * s->config.rows_max;
         TRY_OP(upload, stage_table(s, (layer_kind)k), HOST(s, uint32_t, table) + at,
                n_rows * sizeof(uint32_t));
-        UPLOAD(cos[k], float, n_angles);
-        UPLOAD(sin[k], float, n_angles);
     }
+    TRY_OP(event_record, &s->staged_event);
     s->staged = true;
-    status recorded = s->b->event_record(s->q, &s->staged_event);
-    return recorded == ST_OK ? ST_OK : stage_op_failed(s, recorded, "event_record", e);
+    return ST_OK;
+}
+
+static status turn_rows(stage *s, uint32_t n_rows, errmsg *e)
+{
+    for (uint32_t k = 0; k < s->n_kinds; k++) {
+        rope_waves waves = {SCRATCH(s, frequency[k]), s->rope[k].magnitude, s->rope[k].n_pairs};
+        TRY_OP(rope_angles, SCRATCH(s, cos[k]), SCRATCH(s, sin[k]), &waves, SCRATCH(s, position),
+               n_rows);
+    }
+    return ST_OK;
 }
 
 status stage_rows(stage *s, const wire_row *rows, uint32_t n_rows, uint32_t n_samplers, errmsg *e)
@@ -98,6 +102,7 @@ status stage_rows(stage *s, const wire_row *rows, uint32_t n_rows, uint32_t n_sa
     if (s->staged) TRY_OP(event_wait, s->staged_event);
     memcpy(HOST(s, wire_row, rows), rows, n_rows * sizeof *rows);
     TRY(upload_rows(s, n_rows, place_rows(s, rows, n_rows), e));
+    TRY(turn_rows(s, n_rows, e));
     s->n_positions = s->n_runs = 0;
     for (uint32_t i = 0; i < n_rows; i++) {
         bool goes_on = i > 0 && (rows[i - 1].flags & ROW_LIVE) != 0 &&

@@ -153,6 +153,9 @@ bool cuda_rms_norm_prepares(const float *out, const float *w, uint32_t n);
 cudaError_t cuda_launch_rms_norm_prepare(cudaStream_t s, float *out, float *x, const float *y,
                                          const float *w, uint32_t n, float eps, uint32_t n_rows,
                                          void *prepared, int32_t *exponents);
+cudaError_t cuda_launch_rope_angles(cudaStream_t s, float *cos, float *sin,
+                                    const double *frequency, double magnitude, uint32_t n_pairs,
+                                    const uint32_t *position, uint32_t n_rows);
 cudaError_t cuda_launch_rope(cudaStream_t s, float *x, const float *cos, const float *sin,
                              uint32_t n_rot, bool neox, uint32_t n_heads, uint32_t n_head,
                              uint32_t n_rows);
