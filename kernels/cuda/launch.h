@@ -119,8 +119,7 @@ cudaError_t cuda_matmul_few(cudaStream_t s, float *out, const cuda_matrix *w, co
                             const int32_t *exponents, const float *bias, uint32_t n_rows,
                             uint32_t n_sms);
 
-/* Many rows: x to f16 as core matrices, [n_rows/8][n/32][4][8 rows][8 x f16]; rows past the last are
- * left as they are. */
+/* Many rows: x to f16, [n_rows][n/32 blocks][32], ends zero. */
 cudaError_t cuda_prepare_many(cudaStream_t s, void *prepared, int32_t *exponents, const float *x,
                               uint32_t n, uint32_t n_rows);
 /* The same of silu (gelu: gelu) of gate times up, both f32 [n_rows, n]. */
