@@ -69,6 +69,20 @@ seen() { # NAME: how often
     (($(seen verify) > 0 && $(seen 'verify steps') > 0))
 }
 
+@test "a profiler sees the same stretches as NVTX ranges, each inside the one it belongs to" {
+    [[ -e $MEMRA_BUILD/bin/tests/nvtx_spy.so ]] || skip "a build without a CUDA toolkit has no NVTX"
+    NVTX_INJECTION64_PATH=$MEMRA_BUILD/bin/tests/nvtx_spy.so NVTX_SPY_FILE=$TEST_DIR/ranges \
+        pp run -m "$DEMO" -p "Once upon a time" -n 40 --temp 0 --stages 2 --fault "stage=1,at=decode,step=4,kind=kill"
+    [[ $CODE == 0 ]]
+    local range
+    for range in '0 load' '0 probe' '0 prompt' '0 decode' '0 starved' '0 blocked' '0 replay' '1 head'; do
+        grep -qx "$range" "$TEST_DIR/ranges"
+    done
+    [[ $(grep -c ' load$' "$TEST_DIR/ranges") == 3 ]]
+    (($(grep -c '^0 decode$' "$TEST_DIR/ranges") >= 2 * 39))
+    has_no '^(0 head|1 decode|[2-9] .*)$' "$TEST_DIR/ranges"
+}
+
 @test "Ctrl-C, and a coordinator that is killed, leave a whole file" {
     start_pp "$TEST_DIR/out" bench -m "$DEMO" -p 64 -n 400 -r 1000 --sessions 4 --stages 2 --trace "$TRACE"
     wait_for 10 grep -q '"decode steps"' "$TRACE"
