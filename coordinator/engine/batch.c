@@ -124,7 +124,7 @@ static uint32_t rounds_now(const pipeline *p)
     uint64_t step_ns = p->n_stages > 1 && several_generate(p) ? ROUNDS_GROUPS_NS : ROUNDS_NS;
     uint64_t n = p->round_ns == 0 ? ROUNDS_FIRST : step_ns / p->round_ns + 1;
     if (prompts_wait(p)) n = least(n, ROUNDS_BESIDE_PROMPTS);
-    if (p->verify.on) n = least(n, ROUNDS_BETWEEN_DRAFTS);
+    if (p->verify.worth.on) n = least(n, ROUNDS_BETWEEN_DRAFTS);
     return least(least(n, ROUNDS_MAX), p->plan.rows_max);
 }
 

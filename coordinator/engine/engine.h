@@ -16,19 +16,18 @@
 #include "coordinator/machine/gpus.h"
 #include "coordinator/pipeline.h"
 #include "coordinator/engine/rundir.h"
+#include "coordinator/engine/worth.h"
 
 #include <pthread.h>
 
-/* What steps of generations took of late, by rows (verify.c). */
-#define VERIFY_CELLS 64u
+/* Speculation, over all generations (verify.c). */
 typedef struct {
-    double round_ns[VERIFY_CELLS];  /* a round of a free-running step; 0: not known */
-    double step_ns[VERIFY_CELLS];   /* a step that verifies */
-    uint64_t landed_ns;             /* when the last of these came back */
-    bool on;                        /* drafts were worth it when there were some last */
-    uint32_t n_dry;                 /* steps since then */
+    worth worth;
+    uint64_t landed_ns;         /* when the last step of generations came back */
+    uint32_t n_dry;             /* steps since there was a draft */
+    double hit, n_hits;         /* generation.hit over all; weight of what it rests on, up to a bound */
     draft_counts counts;
-} verify_costs;
+} verify_state;
 
 typedef enum {
     PHASE_STARTING, /* processes spawned, weights loading */
@@ -160,7 +159,10 @@ typedef struct {
     uint32_t rounds, n_groups, group_end[WIRE_GROUPS_MAX];
     uint32_t n_pieces;          /* groups of all rounds that have come back, since it was issued */
     uint32_t n_taken;           /* those whose results were taken: no fewer when it is issued again */
-    uint64_t issued_ns;
+    uint64_t issued_ns, first_round_ns; /* the latter: when that was back */
+    worth_crowd crowd;          /* generations: of so many that it is one share */
+    bool short_for_drafts;      /* its rounds are few, so that drafts are looked for soon */
+    bool alone;                 /* nothing but steps of generations was in flight with it */
     uint64_t ops_end;           /* operations put that it, or a step before it, carries */
     flight_part *part;          /* [parts_max] */
     flight_result *result;      /* [results_max] */
@@ -273,7 +275,7 @@ struct pipeline {
     uint32_t n_flights, window, parts_max, results_max;
     uint32_t next_slot;         /* of the next crossing */
     uint64_t round_ns;          /* what a round took last; 0: not known */
-    verify_costs verify;
+    verify_state verify;
     chunk_costs chunk_costs;
     wire_kv_op *kv_ops;         /* to go with the next steps, in order; grows */
     uint32_t n_kv_ops, kv_ops_room;
@@ -361,8 +363,8 @@ void batch_choose(pipeline *p, flight *f);
 uint32_t batch_reserve(session *s, uint32_t n);
 
 /* --- verify.c: drafts, and when they are worth a step ------------------------------------------------- */
-/* A generation with drafts begins: look for them soon. */
-void verify_begin(pipeline *p);
+/* A generation with drafts begins. */
+void verify_begin(generation *g);
 /* Choose parts for f, a step that verifies, beside n_flying of its kind; false: none, as the ready
  * generations are faster without. */
 bool verify_choose(pipeline *p, flight *f, uint32_t n_flying);

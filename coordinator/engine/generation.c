@@ -93,8 +93,6 @@ static generation *make(session *s, uint32_t token, const generate_limits *l)
     g->stops.n = l->n_stop;
     if (l->n_stop > 0) memcpy(g->stops.id, l->stop, l->n_stop * sizeof *l->stop);
     g->input = token;
-    g->drafted_at = UINT64_MAX;
-    g->hit = 0.5; /* nobody knows yet */
     pthread_cond_init(&g->r.done, NULL);
     return g;
 }
@@ -114,7 +112,7 @@ status session_generate(session *s, uint32_t token, const generate_limits *l, ge
         g->r.finished = true;
     } else if (st == ST_OK) {
         s->tokens[s->position] = token;
-        if (l->n_draft > 0) verify_begin(p);
+        if (l->n_draft > 0) verify_begin(g);
         s->used = ++p->n_uses;
         s->n_queued++;
         schedule_add(p, &g->r);

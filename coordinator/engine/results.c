@@ -216,5 +216,6 @@ status schedule_result(pipeline *p, uint64_t seq, const wire_result *result, err
     if (f->verify) take_drafts(f);
     for (uint32_t i = 0; i < f->n_results; i++) take_row(p, f, &f->result[i]);
     f->n_taken = f->n_pieces;
+    if (f->n_taken == f->n_groups) f->first_round_ns = now_ns();
     return f->n_taken == f->rounds * f->n_groups ? land(p, f, e) : ST_OK;
 }

@@ -122,6 +122,8 @@ static void clear(flight *f)
 {
     f->seq = 0;
     f->prime = f->free_running = f->verify = false;
+    f->short_for_drafts = f->alone = false;
+    f->crowd = (worth_crowd){0};
     f->n_parts = f->n_rows = f->n_results = f->n_pieces = f->n_taken = 0;
     f->rounds = f->n_groups = 1;
     f->group_end[0] = 0;
@@ -347,6 +349,7 @@ status schedule_reissue(pipeline *p, errmsg *e)
         if (next == NULL) return ST_OK;
         last = next->seq;
         next->n_pieces = 0;
+        next->alone = false; /* its time is not its own */
         next->issued_ns = now_ns();
         for (uint32_t s = 0; s < p->n_stages; s++)
             TRY(launch_send(p, s, WIRE_STEP, next->seq, next->body, next->body_bytes, e));

@@ -4,37 +4,25 @@
  * file decides about time alone, by what it measures:
  *
  * hit   per generation, the share of drafted tokens that were drawn. Drafts are asked for in plain
- *       steps too and compared with what these drew, so that it is known before a step is spent on it.
- * cost  of a free-running round and of a verifying step, by their number of rows.
+ *       steps too and compared with what these drew, so that it is known before a step is spent on it;
+ *       a generation begins with the share of those before it.
+ * cost  of plain rounds and of verifying steps by their rows, and what speculation gave and took so
+ *       far: worth.h, which chooses among the depths n_draft, its half, its quarter and so on.
  *
- * A step verifies when its time per token that it may be expected to give is less than a round's; the
- * depth is the best one of n_draft, its half, its quarter and so on. What verifying was found to cost
- * is doubted more with every plain step, so that it is tried again some time. */
+ * Steps beside prompts or other sessions' single steps are not measured: their time is not their own. */
 #include "coordinator/engine/engine.h"
 
 #include "common/clock.h"
 
-#define GAIN_MIN      1.03      /* faster by so much, or it is not worth the doubt */
 #define HIT_MIN       0.1       /* below it a draft is not worth its row */
 #define HIT_WEIGHT    (1.0 / 8) /* of the newest draft */
-#define COST_WEIGHT   (1.0 / 4) /* of the newest step */
-#define DOUBT         (1.0 / 128)
+#define HIT_FIRST     0.3       /* of the first generation; of the others the share of all before */
+#define HITS_MAX      128.0     /* drafts that it is taken over */
 #define DRY_STEPS_MAX 8u
 
 static uint32_t least(uint64_t a, uint64_t b)
 {
     return (uint32_t)(a < b ? a : b);
-}
-
-/* One for each number of rows up to 32, then one for 16. */
-static uint32_t cell(uint32_t n_rows)
-{
-    return n_rows <= 32 ? least(n_rows, 32) : least(32 + (n_rows - 17) / 16, VERIFY_CELLS - 1);
-}
-
-static void measure(double *cost, double ns)
-{
-    *cost += *cost == 0 ? ns : (ns - *cost) * COST_WEIGHT;
 }
 
 /* --- drafts ------------------------------------------------------------------------------------------ */
@@ -61,13 +49,21 @@ static void ask(generation *g)
     while (g->n_draft < given && g->draft[g->n_draft] < g->p->model->n_vocab) g->n_draft++;
 }
 
+static void learn_one(generation *g, bool right)
+{
+    verify_state *v = &g->p->verify;
+    if (v->n_hits < HITS_MAX) v->n_hits++;
+    v->hit += ((right ? 1 : 0) - v->hit) / v->n_hits;
+    g->hit += ((right ? 1 : 0) - g->hit) * HIT_WEIGHT;
+}
+
 /* Of the last n_new tokens that g drew, how many its drafts had right. */
 static uint32_t learn(generation *g, uint32_t n_new)
 {
     const uint32_t *drawn = g->tokens + g->n_drawn - n_new;
     for (uint32_t k = 0; k < g->n_draft && k < n_new; k++) {
         bool right = drawn[k] == g->draft[k];
-        g->hit += ((right ? 1 : 0) - g->hit) * HIT_WEIGHT;
+        learn_one(g, right);
         if (!right) return k;
     }
     return least(g->n_draft, n_new);
@@ -90,17 +86,10 @@ static double tokens_of(const generation *g, uint32_t n_drafts)
     return n;
 }
 
-/* As measured with so many rows, or with the next fewer that was measured. */
-static double step_cost(const verify_costs *v, uint32_t n_rows, double otherwise)
-{
-    for (uint32_t c = cell(n_rows); c > 0; c--)
-        if (v->step_ns[c] > 0) return v->step_ns[c];
-    return otherwise;
-}
-
 /* The generations that are ready, of which a step takes the first `share`. */
 typedef struct {
     uint32_t n_ready, n_all, share, n_drafts_max;
+    worth_crowd crowd;
     bool always;
 } candidates;
 
@@ -118,40 +107,42 @@ static candidates look(pipeline *p)
     c.n_all = c.n_ready;
     for (uint32_t i = 0; i < p->window; i++)
         if (p->flights[i].seq != 0 && p->flights[i].verify) c.n_all += p->flights[i].n_parts;
+    if (c.n_all == 0) return c;
     c.share = (c.n_all + p->n_stages - 1) / p->n_stages;
+    c.crowd = (worth_crowd){c.n_all, (c.n_all + c.share - 1) / c.share};
     return c;
 }
 
-/* Nanoseconds per token with drafts of this depth. */
-static double verified_cost(const pipeline *p, const candidates *c, uint32_t depth, double round_ns)
+/* A step of the next share, with drafts of this depth. */
+static wager wager_of(const pipeline *p, const candidates *c, uint32_t depth)
 {
-    uint32_t n_rows = 0, n = 0;
-    double tokens = 0;
+    wager x = {0};
+    uint32_t n = 0;
     for (const session *s = p->ready_first; s != NULL && n < c->share; s = s->ready_next) {
         const generation *g = ready_generation(s);
         if (g == NULL) continue;
         uint32_t n_drafts = drafts_of(g, depth);
         n++;
-        n_rows += 1 + n_drafts;
-        tokens += tokens_of(g, n_drafts);
+        x.n_rows += 1 + n_drafts;
+        x.tokens += tokens_of(g, n_drafts);
     }
-    return step_cost(&p->verify, n_rows, round_ns) / tokens;
+    return x;
 }
 
-/* The depth that gives most; 0: rounds do. */
-static uint32_t best_depth(const pipeline *p, const candidates *c)
+#define N_DEPTHS 5u /* 16, 8, 4, 2, 1 */
+_Static_assert(GENERATE_DRAFT_MAX < 1u << N_DEPTHS, "all depths have a place");
+
+/* The depth that gives most; 0: plain rounds do. */
+static uint32_t best_depth(pipeline *p, const candidates *c)
 {
-    double round_ns = p->verify.round_ns[cell(c->n_all)];
-    double best = round_ns / c->n_all / GAIN_MIN;
-    uint32_t depth = 0;
-    if (round_ns == 0) return 0; /* that is measured first */
+    wager of[N_DEPTHS];
+    uint32_t depth[N_DEPTHS], n = 0;
     for (uint32_t k = c->n_drafts_max; k > 0; k /= 2) {
-        double cost = verified_cost(p, c, k, round_ns);
-        if (cost >= best) continue;
-        best = cost;
-        depth = k;
+        of[n] = wager_of(p, c, k);
+        depth[n++] = k;
     }
-    return depth;
+    uint32_t best = worth_choose(&p->verify.worth, c->crowd, of, n);
+    return best == WORTH_NONE ? 0 : depth[best];
 }
 
 /* --- choice ------------------------------------------------------------------------------------------ */
@@ -172,26 +163,41 @@ static void take(pipeline *p, flight *f, uint32_t share, uint32_t depth)
     f->verify = f->n_parts > 0;
 }
 
-void verify_begin(pipeline *p)
+void verify_begin(generation *g)
 {
-    p->verify.on = true;
-    p->verify.n_dry = 0;
+    const verify_state *v = &g->p->verify;
+    g->drafted_at = UINT64_MAX;
+    g->hit = v->n_hits < 8 ? HIT_FIRST : v->hit;
+    g->p->verify.n_dry = 0;
+}
+
+static bool nothing_else_flies(const pipeline *p)
+{
+    for (uint32_t i = 0; i < p->window; i++) {
+        const flight *f = &p->flights[i];
+        if (f->seq != 0 && f->n_parts > 0 && !flight_generates(f)) return false;
+    }
+    return true;
 }
 
 bool verify_choose(pipeline *p, flight *f, uint32_t n_flying)
 {
-    verify_costs *v = &p->verify;
+    verify_state *v = &p->verify;
     candidates c = look(p);
     if (c.n_ready == 0) return false;
+    f->crowd = c.crowd;
+    f->alone = nothing_else_flies(p);
     if (c.n_drafts_max == 0 && n_flying == 0) {
-        if (++v->n_dry > DRY_STEPS_MAX) v->on = false;
+        if (++v->n_dry > DRY_STEPS_MAX) v->worth.on = false;
+        f->short_for_drafts = v->worth.on;
         return false;
     }
-    uint32_t depth = c.always ? GENERATE_DRAFT_MAX : best_depth(p, &c);
-    if (c.n_drafts_max > 0) v->on = depth > 0;
     v->n_dry = 0;
-    if (!v->on) return false;
-    take(p, f, c.share, depth);
+    uint32_t depth = c.always ? GENERATE_DRAFT_MAX : best_depth(p, &c);
+    /* Without drafts too, rather than that the pipe runs empty. */
+    bool goes_on = v->worth.on && n_flying > 0 && c.n_drafts_max == 0;
+    f->short_for_drafts = v->worth.on;
+    if (c.always || depth > 0 || goes_on) take(p, f, c.share, depth);
     return f->verify;
 }
 
@@ -205,27 +211,40 @@ static void count(pipeline *p, const flight *f, uint32_t n_right)
     p->verify.counts.n_accepted += n_right;
 }
 
+/* Of a free-running step, a round between its first and its last, where all rows lived through them. */
+static void measure_rounds(worth *w, const flight *f, uint64_t now)
+{
+    if (f->rounds < 2) return;
+    for (uint32_t k = 0; k < f->n_parts; k++)
+        if (f->part[k].n_drawn != f->rounds) return;
+    worth_measure_round(w, f->crowd, (double)(now - f->first_round_ns) / (f->rounds - 1));
+}
+
+static void book(pipeline *p, const flight *f, uint32_t n_drawn, uint64_t now)
+{
+    worth *w = &p->verify.worth;
+    uint64_t landed = p->verify.landed_ns, begin = f->issued_ns > landed ? f->issued_ns : landed;
+    bool among = f->issued_ns <= landed || f->crowd.turns == 1; /* not while the pipe filled */
+    double ns = (double)(now - begin);
+    if (!f->alone || !nothing_else_flies(p)) return;
+    if (f->free_running) measure_rounds(w, f, now);
+    if (f->verify && among) worth_measure_step(w, f->crowd, f->n_rows, ns);
+    if (f->verify || f->short_for_drafts)
+        worth_book(w, f->crowd, f->verify ? f->n_rows : n_drawn, n_drawn, ns);
+    else
+        worth_book_plain(w, f->crowd, ns);
+}
+
 void verify_landed(pipeline *p, const flight *f)
 {
-    verify_costs *v = &p->verify;
-    uint64_t now = now_ns(), begin = f->issued_ns > v->landed_ns ? f->issued_ns : v->landed_ns;
-    uint32_t n_right = 0;
-    bool whole = true;
-    v->landed_ns = now;
+    uint64_t now = now_ns();
+    uint32_t n_right = 0, n_drawn = 0;
     for (uint32_t k = 0; k < f->n_parts; k++) {
-        generation *g = f->part[k].r->generation;
-        uint32_t n_drawn = f->part[k].n_drawn, right = learn(g, n_drawn);
-        whole = whole && n_drawn == f->rounds;
+        uint32_t right = learn(f->part[k].r->generation, f->part[k].n_drawn);
+        n_drawn += f->part[k].n_drawn;
         if (f->verify) n_right += least(right, f->part[k].n_rows - 1);
     }
-    if (f->verify) {
-        measure(&v->step_ns[cell(f->n_rows)], (double)(now - begin));
-        count(p, f, n_right);
-        return;
-    }
-    double *round_ns = &v->round_ns[cell(f->n_parts)];
-    if (!whole) return; /* rounds in which rows were dead cost less */
-    measure(round_ns, (double)(now - f->issued_ns) / f->rounds);
-    for (uint32_t c = 0; c < VERIFY_CELLS; c++)
-        if (v->step_ns[c] > *round_ns) v->step_ns[c] -= (v->step_ns[c] - *round_ns) * DOUBT;
+    book(p, f, n_drawn, now);
+    p->verify.landed_ns = now;
+    if (f->verify) count(p, f, n_right);
 }
