@@ -180,10 +180,16 @@ static void choose_generations(pipeline *p, flight *f)
     uint32_t n_flying = in_flight(p, STEP_OF_DRAFTS);
     if (in_flight(p, STEP_FREE) > 0 || n_flying == p->n_stages) return;
     if (n_flying == 0) admission_press(p);
-    if (verify_choose(p, f, n_flying))
+    switch (verify_choose(p, f, n_flying)) {
+    case VERIFY_STEP:
         one_group(f);
-    else if (n_flying == 0)
-        choose_free(p, f);
+        break;
+    case VERIFY_ROUNDS:
+        if (n_flying == 0) choose_free(p, f);
+        break;
+    case VERIFY_SOON:
+        break;
+    }
 }
 
 /* --- decode ------------------------------------------------------------------------------------------ */

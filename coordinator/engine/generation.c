@@ -79,10 +79,7 @@ static generation *make(session *s, uint32_t token, const generate_limits *l)
     uint64_t context = s->p->plan.n_ctx - s->position;
     g->n_room = l->n_max < context ? l->n_max : context;
     g->tokens = malloc((g->n_room + 1) * sizeof *g->tokens);
-    bool looks_up = l->n_draft > 0 && l->draft == NULL;
-    if (looks_up) g->index = draft_index_open(s->p->plan.n_ctx);
-    if (g->tokens == NULL || (looks_up && g->index == NULL)) {
-        free(g->tokens);
+    if (g->tokens == NULL) {
         free(g);
         return NULL;
     }
@@ -194,7 +191,7 @@ status generation_close(generation *g, errmsg *e)
     pthread_mutex_unlock(&p->lock);
     if (st == ST_OK && n_over > 0) st = session_truncate(s, keep, e);
     pthread_cond_destroy(&g->r.done);
-    draft_index_close(g->index);
+    guesses_leave(&g->guesses);
     free(g->tokens);
     free(g);
     return st;

@@ -3,22 +3,26 @@
  * was drawn before the first wrong draft is what plain decode draws; the rest is truncated. So this
  * file decides about time alone, by what it measures:
  *
- * hit   per generation, the share of drafted tokens that were drawn. Drafts are asked for in plain
- *       steps too and compared with what these drew, so that it is known before a step is spent on it;
- *       a generation begins with the share of those before it.
+ * hit   per generation, the share of drafted tokens that were drawn: guesses.h.
  * cost  of plain rounds and of verifying steps by their rows, and what speculation gave and took so
  *       far: worth.h, which chooses among the depths n_draft, its half, its quarter and so on.
+ *
+ * Drafts that cost time of their own are asked for when a step with them is worth it, and generations
+ * wait for them; beside plain rounds they are asked for as far as the account pays for it.
  *
  * Steps beside prompts or other sessions' single steps are not measured: their time is not their own. */
 #include "coordinator/engine/engine.h"
 
 #include "common/clock.h"
+#include "coordinator/engine/ngram.h"
 
 #define HIT_MIN       0.1       /* below it a draft is not worth its row */
-#define HIT_WEIGHT    (1.0 / 8) /* of the newest draft */
-#define HIT_FIRST     0.3       /* of the first generation; of the others the share of all before */
-#define HITS_MAX      128.0     /* drafts that it is taken over */
 #define DRY_STEPS_MAX 8u
+#define ALLOWANCE     8.0       /* plain rounds, once, to find out about drafts that cost */
+#define PATIENCE      4.0       /* times what drafts take, and */
+#define PATIENCE_NS   (2 * NS_PER_MS)
+#define PATIENCE_ALWAYS_NS (60 * NS_PER_S) /* for drafts that are to be verified always */
+_Static_assert(GUESSES_MAX == GENERATE_DRAFT_MAX, "a seat's answer fits");
 
 static uint32_t least(uint64_t a, uint64_t b)
 {
@@ -32,57 +36,44 @@ static generation *ready_generation(const session *s)
     return s->first->generation;
 }
 
-/* What may follow the token that g applies next, once for each such token. */
-static void ask(generation *g)
+static bool costs(const generation *g)
+{
+    return g->guesses.source != NULL && g->guesses.source->costs;
+}
+
+static uint32_t room_of(const generation *g)
+{
+    return least(g->limits.n_draft, generation_rounds_left(g) - 1);
+}
+
+static void ask(generation *g, uint32_t room)
 {
     const session *s = g->r.session;
-    uint32_t room = least(g->limits.n_draft, generation_rounds_left(g) - 1);
-    if (g->drafted_at == g->n_drawn) return;
-    g->drafted_at = g->n_drawn;
-    g->n_draft = 0;
-    if (room == 0) return;
-    uint64_t n = s->position + 1;
-    uint32_t given = g->limits.draft != NULL
-                         ? g->limits.draft(g->limits.draft_ctx, s->tokens, n, g->draft, room)
-                         : draft_index_guess(g->index, s->tokens, n, g->draft, room);
-    given = least(given, room);
-    while (g->n_draft < given && g->draft[g->n_draft] < g->p->model->n_vocab) g->n_draft++;
+    guesses_ask(&g->guesses, s->tokens, s->position + 1, g->n_drawn, room);
 }
 
-static void learn_one(generation *g, bool right)
+/* The drafts that g has for a step of this depth, or would have if it waited for them. */
+static uint32_t drafts_of(const generation *g, uint32_t depth, uint64_t now)
 {
-    verify_state *v = &g->p->verify;
-    if (v->n_hits < HITS_MAX) v->n_hits++;
-    v->hit += ((right ? 1 : 0) - v->hit) / v->n_hits;
-    g->hit += ((right ? 1 : 0) - g->hit) * HIT_WEIGHT;
-}
-
-/* Of the last n_new tokens that g drew, how many its drafts had right. */
-static uint32_t learn(generation *g, uint32_t n_new)
-{
-    const uint32_t *drawn = g->tokens + g->n_drawn - n_new;
-    for (uint32_t k = 0; k < g->n_draft && k < n_new; k++) {
-        bool right = drawn[k] == g->draft[k];
-        learn_one(g, right);
-        if (!right) return k;
-    }
-    return least(g->n_draft, n_new);
+    const guesses *x = &g->guesses;
+    uint32_t n = 0;
+    if (x->source == NULL) return 0;
+    bool may_wait = x->source->costs && (g->limits.draft_always || !x->late);
+    if (guesses_here(x, g->n_drawn))
+        n = x->n;
+    else if (may_wait && (x->at != g->n_drawn || guesses_soon(x, g->n_drawn, now)))
+        n = room_of(g);
+    if (g->limits.draft_always) return n;
+    return x->hit < HIT_MIN ? 0 : least(n, depth);
 }
 
 /* --- what a step would give -------------------------------------------------------------------------- */
-
-/* Drafts of g in a step of this depth. */
-static uint32_t drafts_of(const generation *g, uint32_t depth)
-{
-    if (g->limits.draft_always) return g->n_draft;
-    return g->hit < HIT_MIN ? 0 : least(g->n_draft, depth);
-}
 
 /* Tokens that a row and its drafts are expected to give. */
 static double tokens_of(const generation *g, uint32_t n_drafts)
 {
     double n = 1, all_right = 1;
-    for (uint32_t k = 0; k < n_drafts; k++) n += all_right *= g->hit;
+    for (uint32_t k = 0; k < n_drafts; k++) n += all_right *= g->guesses.hit;
     return n;
 }
 
@@ -90,19 +81,23 @@ static double tokens_of(const generation *g, uint32_t n_drafts)
 typedef struct {
     uint32_t n_ready, n_all, share, n_drafts_max;
     worth_crowd crowd;
-    bool always;
+    bool always, cost;
+    uint64_t now;
 } candidates;
 
 static candidates look(pipeline *p)
 {
-    candidates c = {0};
+    candidates c = {.now = now_ns()};
     for (session *s = p->ready_first; s != NULL; s = s->ready_next) {
         generation *g = ready_generation(s);
         if (g == NULL) continue;
         c.n_ready++;
-        ask(g);
-        if (g->n_draft > c.n_drafts_max) c.n_drafts_max = g->n_draft;
-        c.always = c.always || (g->limits.draft_always && g->n_draft > 0);
+        guesses_look(&g->guesses, s->tokens);
+        if (g->guesses.source != NULL && !costs(g)) ask(g, room_of(g));
+        uint32_t n = drafts_of(g, GENERATE_DRAFT_MAX, c.now);
+        if (n > c.n_drafts_max) c.n_drafts_max = n;
+        c.always = c.always || (g->limits.draft_always && n > 0);
+        c.cost = c.cost || costs(g);
     }
     c.n_all = c.n_ready;
     for (uint32_t i = 0; i < p->window; i++)
@@ -121,8 +116,11 @@ static wager wager_of(const pipeline *p, const candidates *c, uint32_t depth)
     for (const session *s = p->ready_first; s != NULL && n < c->share; s = s->ready_next) {
         const generation *g = ready_generation(s);
         if (g == NULL) continue;
-        uint32_t n_drafts = drafts_of(g, depth);
+        uint32_t n_drafts = drafts_of(g, depth, c->now);
+        double draft_ns = n_drafts > 0 && !guesses_here(&g->guesses, g->n_drawn)
+                              ? guesses_cost_ns(&g->guesses, n_drafts) : 0;
         n++;
+        if (draft_ns > x.draft_ns) x.draft_ns = draft_ns; /* they are drafted together */
         x.n_rows += 1 + n_drafts;
         x.tokens += tokens_of(g, n_drafts);
     }
@@ -147,14 +145,58 @@ static uint32_t best_depth(pipeline *p, const candidates *c)
 
 /* --- choice ------------------------------------------------------------------------------------------ */
 
-static void take(pipeline *p, flight *f, uint32_t share, uint32_t depth)
+/* Drafts that cost, for a step of this depth. */
+static void seek(pipeline *p, const candidates *c, uint32_t depth)
 {
     for (session *s = p->ready_first; s != NULL; s = s->ready_next) {
         generation *g = ready_generation(s);
-        if (f->n_parts == share || f->n_parts == p->parts_max || f->n_rows == p->plan.rows_max) break;
-        if (g == NULL) continue;
-        uint32_t n = least(1 + drafts_of(g, depth), p->plan.rows_max - f->n_rows);
-        n = batch_reserve(s, n);
+        if (g == NULL || !costs(g) || g->guesses.at == g->n_drawn) continue;
+        uint32_t n = drafts_of(g, depth, c->now);
+        if (n == 0) continue;
+        double patience = PATIENCE * guesses_cost_ns(&g->guesses, n) + (double)PATIENCE_NS;
+        ask(g, n);
+        g->guesses.wait_until_ns =
+            c->now + (g->limits.draft_always ? PATIENCE_ALWAYS_NS : (uint64_t)patience);
+    }
+}
+
+/* The same beside plain rounds, to see: nobody waits. */
+static void try_out(pipeline *p)
+{
+    worth *w = &p->verify.worth;
+    for (session *s = p->ready_first; s != NULL; s = s->ready_next) {
+        generation *g = ready_generation(s);
+        if (g == NULL || !costs(g) || g->guesses.pending || room_of(g) == 0) continue;
+        double cost = guesses_cost_ns(&g->guesses, room_of(g));
+        if (w->credit_ns <= 0 || cost > w->credit_ns) return;
+        worth_pay(w, cost);
+        ask(g, room_of(g));
+        if (cost == 0) return; /* one is enough to know that */
+    }
+}
+
+/* Of the ready ones, those that wait for their drafts; one that waited too long is not asked again. */
+static uint32_t n_waiting(pipeline *p, const candidates *c)
+{
+    uint32_t n = 0;
+    for (session *s = p->ready_first; s != NULL; s = s->ready_next) {
+        generation *g = ready_generation(s);
+        if (g == NULL || !g->guesses.pending || g->guesses.at != g->n_drawn) continue;
+        bool soon = guesses_soon(&g->guesses, g->n_drawn, c->now);
+        n += soon;
+        g->guesses.late = g->guesses.late || (!soon && g->guesses.wait_until_ns > 0);
+    }
+    return n;
+}
+
+static void take(pipeline *p, flight *f, const candidates *c, uint32_t depth)
+{
+    for (session *s = p->ready_first; s != NULL; s = s->ready_next) {
+        generation *g = ready_generation(s);
+        if (f->n_parts == c->share || f->n_parts == p->parts_max || f->n_rows == p->plan.rows_max) break;
+        if (g == NULL || guesses_soon(&g->guesses, g->n_drawn, c->now)) continue;
+        uint32_t n_drafts = guesses_here(&g->guesses, g->n_drawn) ? drafts_of(g, depth, c->now) : 0;
+        uint32_t n = batch_reserve(s, least(1 + n_drafts, p->plan.rows_max - f->n_rows));
         if (n == 0) continue;
         f->part[f->n_parts++] =
             (flight_part){.r = &g->r, .first = s->position, .n_rows = n, .rounds = 1};
@@ -163,12 +205,22 @@ static void take(pipeline *p, flight *f, uint32_t share, uint32_t depth)
     f->verify = f->n_parts > 0;
 }
 
+static void wake(void *p)
+{
+    engine_wake(p);
+}
+
 void verify_begin(generation *g)
 {
-    const verify_state *v = &g->p->verify;
-    g->drafted_at = UINT64_MAX;
-    g->hit = v->n_hits < 8 ? HIT_FIRST : v->hit;
-    g->p->verify.n_dry = 0;
+    pipeline *p = g->p;
+    draft_source *d = g->limits.draft != NULL ? g->limits.draft : &ngram_source;
+    const draft_task t = {.sampler = g->r.session->sampler,
+                          .n_ctx = p->plan.n_ctx,
+                          .n_vocab = p->model->n_vocab,
+                          .wake = wake,
+                          .wake_ctx = p};
+    p->verify.n_dry = 0;
+    (void)guesses_sit(&g->guesses, d, &t, &p->verify.record); /* without a seat it goes on plainly */
 }
 
 static bool nothing_else_flies(const pipeline *p)
@@ -180,25 +232,44 @@ static bool nothing_else_flies(const pipeline *p)
     return true;
 }
 
-bool verify_choose(pipeline *p, flight *f, uint32_t n_flying)
+/* A step with drafts of this depth, once all that belong to it are here. */
+static verify_choice choose_step(pipeline *p, flight *f, const candidates *c, uint32_t depth)
+{
+    verify_state *v = &p->verify;
+    seek(p, c, depth);
+    uint32_t n = n_waiting(p, c);
+    if (n > 0 && c->n_ready - n < c->share) {
+        if (v->held_ns == 0) v->held_ns = c->now;
+        return VERIFY_SOON;
+    }
+    take(p, f, c, depth);
+    return f->verify ? VERIFY_STEP : VERIFY_ROUNDS;
+}
+
+verify_choice verify_choose(pipeline *p, flight *f, uint32_t n_flying)
 {
     verify_state *v = &p->verify;
     candidates c = look(p);
-    if (c.n_ready == 0) return false;
+    verify_choice choice = VERIFY_ROUNDS;
+    if (c.n_ready == 0) return VERIFY_ROUNDS;
     f->crowd = c.crowd;
     f->alone = nothing_else_flies(p);
-    if (c.n_drafts_max == 0 && n_flying == 0) {
-        if (++v->n_dry > DRY_STEPS_MAX) v->worth.on = false;
-        f->short_for_drafts = v->worth.on;
-        return false;
-    }
-    v->n_dry = 0;
-    uint32_t depth = c.always ? GENERATE_DRAFT_MAX : best_depth(p, &c);
+    if (c.cost && !v->allowed) v->allowed = worth_allow(&v->worth, c.crowd, ALLOWANCE);
+    bool dry = c.n_drafts_max == 0;
+    if (!dry || n_flying > 0)
+        v->n_dry = 0;
+    else if (++v->n_dry > DRY_STEPS_MAX)
+        v->worth.on = false;
+    uint32_t depth = c.always ? GENERATE_DRAFT_MAX : dry ? 0 : best_depth(p, &c);
     /* Without drafts too, rather than that the pipe runs empty. */
-    bool goes_on = v->worth.on && n_flying > 0 && c.n_drafts_max == 0;
+    bool goes_on = v->worth.on && n_flying > 0 && dry;
     f->short_for_drafts = v->worth.on;
-    if (c.always || depth > 0 || goes_on) take(p, f, c.share, depth);
-    return f->verify;
+    if (depth > 0 || goes_on) choice = choose_step(p, f, &c, depth);
+    if (choice == VERIFY_SOON) return choice;
+    f->held_ns = v->held_ns;
+    v->held_ns = 0;
+    if (choice == VERIFY_ROUNDS && n_flying == 0) try_out(p);
+    return choice;
 }
 
 /* --- what it gave ------------------------------------------------------------------------------------ */
@@ -224,9 +295,11 @@ static void book(pipeline *p, const flight *f, uint32_t n_drawn, uint64_t now)
 {
     worth *w = &p->verify.worth;
     uint64_t landed = p->verify.landed_ns, begin = f->issued_ns > landed ? f->issued_ns : landed;
+    uint64_t held = f->held_ns > landed ? f->held_ns : landed;
     bool among = f->issued_ns <= landed || f->crowd.turns == 1; /* not while the pipe filled */
     double ns = (double)(now - begin);
     if (!f->alone || !nothing_else_flies(p)) return;
+    if (f->held_ns > 0 && f->issued_ns > held) worth_pay(w, (double)(f->issued_ns - held));
     if (f->free_running) measure_rounds(w, f, now);
     if (f->verify && among) worth_measure_step(w, f->crowd, f->n_rows, ns);
     if (f->verify || f->short_for_drafts)
@@ -240,7 +313,9 @@ void verify_landed(pipeline *p, const flight *f)
     uint64_t now = now_ns();
     uint32_t n_right = 0, n_drawn = 0;
     for (uint32_t k = 0; k < f->n_parts; k++) {
-        uint32_t right = learn(f->part[k].r->generation, f->part[k].n_drawn);
+        generation *g = f->part[k].r->generation;
+        guesses_look(&g->guesses, g->r.session->tokens);
+        uint32_t right = guesses_learn(&g->guesses, g->tokens, g->n_drawn);
         n_drawn += f->part[k].n_drawn;
         if (f->verify) n_right += least(right, f->part[k].n_rows - 1);
     }

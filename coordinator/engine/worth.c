@@ -165,3 +165,14 @@ void worth_book(worth *w, worth_crowd c, uint32_t n_rows, double tokens, double 
     w->since_round_ns += ns;
     put(w, c, tokens * token_ns(w, c) - ns);
 }
+
+void worth_pay(worth *w, double ns)
+{
+    w->credit_ns -= ns;
+}
+
+bool worth_allow(worth *w, worth_crowd c, double rounds)
+{
+    put(w, c, rounds * round_of(w, c));
+    return round_of(w, c) > 0;
+}

@@ -57,5 +57,9 @@ void worth_measure_step(worth *w, worth_crowd c, uint32_t n_rows, double ns);
  * its n_rows walked (of all its rounds). */
 void worth_book_plain(worth *w, worth_crowd c, double ns);
 void worth_book(worth *w, worth_crowd c, uint32_t n_rows, double tokens, double ns);
+/* What else was spent on drafts. */
+void worth_pay(worth *w, double ns);
+/* Put the time of so many plain rounds into the account; false: nobody knows it yet. */
+bool worth_allow(worth *w, worth_crowd c, double rounds);
 
 #endif

@@ -44,6 +44,7 @@ typedef struct {
 
 /* One session's thread. */
 typedef struct {
+    draft_source source; /* the session's drafts */
     work *w;
     pipeline *p;
     const way *how;
@@ -73,12 +74,25 @@ static bool is_wrong(const way *how, uint32_t at)
     return how->all_wrong || at % 11 == 3 || at % 11 == 5;
 }
 
-static uint32_t guess(void *ctx, const uint32_t *tokens, uint64_t n, uint32_t *out, uint32_t room)
+static void *sit(draft_source *d, const draft_task *t)
 {
-    const walker *x = ctx;
+    (void)t;
+    return d;
+}
+
+static void leave(void *seat)
+{
+    (void)seat;
+}
+
+static uint32_t guess(void *seat, const uint32_t *tokens, uint64_t n, uint32_t *out, uint32_t room,
+                      uint64_t *spent_ns)
+{
+    const walker *x = seat;
     const uint32_t *truth = tokens_of(x->w, x->w->truth, x->i);
     uint32_t at = (uint32_t)(n - 1) - x->w->g->n_prompt; /* of the last token in truth */
     (void)tokens;
+    *spent_ns = 0;
     for (uint32_t k = 0; k < room; k++) {
         uint32_t next = at + 1 + k <= x->w->n_drawn ? truth[at + 1 + k] : 0;
         out[k] = is_wrong(x->how, at + 1 + k) ? (next + 1) % x->w->g->model.n_vocab : next;
@@ -100,8 +114,7 @@ static status generate_tokens(walker *x, session *s, uint32_t *drawn, errmsg *e)
     generate_limits l = {.n_max = n,
                          .n_draft = x->i == 2 || x->how->no_drafts ? 0 : x->how->depth,
                          .draft_always = true,
-                         .draft = guess,
-                         .draft_ctx = x};
+                         .draft = &x->source};
     generation *g;
     errmsg ignored = {0};
     TRY(session_generate(s, drawn[0], &l, &g, e));
@@ -156,7 +169,11 @@ static status walk(work *w, pipeline *p, const way *how, errmsg *e)
     pipeline_set_step_doors(p, &d);
     gate_record_clear(&w->got);
     for (uint32_t i = how->begin; i < how->end; i++) {
-        x[i] = (walker){.w = w, .p = p, .how = how, .i = i};
+        x[i] = (walker){.source = {.sit = sit, .leave = leave, .guess = guess},
+                        .w = w,
+                        .p = p,
+                        .how = how,
+                        .i = i};
         if (!how->stepped) started[i] = pthread_create(&thread[i], NULL, walker_main, &x[i]) == 0;
         if (!started[i]) walker_main(&x[i]);
     }
