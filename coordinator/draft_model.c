@@ -88,18 +88,20 @@ static status draw(seat *x, uint32_t input, uint32_t room, uint32_t *out, uint32
     return ST_OK;
 }
 
-static status answer(seat *x, uint32_t *want, question q, uint32_t *out, uint32_t *n_out, errmsg *e)
+static status answer(seat *x, const uint32_t *want, question q, uint32_t *out, uint32_t *n_out, errmsg *e)
 {
-    uint64_t n_ctx = pipeline_plan(x->d->p)->n_ctx;
     *n_out = 0;
-    if (q.n > n_ctx) return ST_OK; /* its context is the shorter one, and full */
+    if (q.n > pipeline_plan(x->d->p)->n_ctx) return ST_OK; /* its context is the shorter one, and full */
+    for (uint64_t i = 0; i < q.n; i++) /* nor is a padded head's token one of its own */
+        if (want[i] >= pipeline_model(x->d->p)->n_vocab) return ST_OK;
     TRY(follow(x, want, q.n, e));
     return draw(x, want[q.n - 1], q.room, out, n_out, e);
 }
 
 static void fail(draft_model *d, const errmsg *why)
 {
-    if (!d->broken) log_warn("the draft model is lost, what it drafted for goes on plainly: %s", why->text);
+    bool asked = why->code == ST_INTERRUPTED || why->code == ST_CLOSED;
+    if (!d->broken && !asked) log_warn("the draft model is lost, what it drafted for goes on plainly: %s", why->text);
     d->broken = true;
 }
 

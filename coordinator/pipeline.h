@@ -29,6 +29,7 @@ typedef void (*pipeline_progress)(void *ctx, uint32_t stage, uint64_t done_bytes
 
 typedef struct {
     const char *model_path;
+    const char *called;          /* NULL, or who its stages are, for lines about them: "draft model" */
     int model_fd;                /* > 0: the model is this file, kept by the caller, and its pages are
                                   * memory in use already (a memfd); model_path is then its name */
     const doors *doors;

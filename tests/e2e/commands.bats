@@ -130,6 +130,49 @@ has_text() {
     refused 2 "--draft" run -p x --draft 17
 }
 
+@test "run --draft-model: a second process drafts, the text stays, also when it is killed" {
+    local t fault
+    for t in 0 0.8; do
+        run_pp run -p "Once upon a time" -n 120 --temp "$t" --draft 0
+        cp "$TEST_DIR/out" "$TEST_DIR/plain"
+        # Steps that cost the same however many rows they have: the model drafts well for itself.
+        run_pp run -p "Once upon a time" -n 120 --temp "$t" --draft-model "$DEMO" --stages 2 --fault \
+            stage=all,at=decode,kind=slow:3,every=1
+        [[ $status == 0 ]]
+        cmp "$TEST_DIR/plain" "$TEST_DIR/out"
+        grep -q '^memra-pp: draft model: demo.gguf, 8 layers' "$TEST_DIR/err"
+        grep -qE 'drafts: [1-9][0-9]* of [0-9]+ tokens accepted' "$TEST_DIR/err"
+    done
+    start_pp "$TEST_DIR/text" run -p "Once upon a time" -n 280 --temp 0 --draft-model "$DEMO" --stages 2 \
+        --fault stage=all,at=decode,kind=slow:12,every=1
+    wait_for 20 has_text "$TEST_DIR/text"
+    kill -KILL "$(stages_of "$PP_PID" | tail -n 1)" # started last
+    end_of "$PP_PID" 30
+    grep -q 'warning: draft model, stage 0 .* took its place' "$TEST_DIR/text.err"
+    run_pp run -p "Once upon a time" -n 280 --temp 0 --draft 0
+    cmp "$TEST_DIR/text" "$TEST_DIR/out"
+    assert_nothing_left
+}
+
+@test "run --draft-model: another vocabulary, no drafts, no file: one line" {
+    refused 3 "no-such-file" run -p x --draft-model "$TEST_DIR/no-such-file"
+    refused 2 "--draft 0 leaves nothing" run -p x --draft 0 --draft-model "$DEMO"
+    require_shared models/stories260K/stories260K-f32.gguf
+    refused 3 "--draft-model stories260K-f32.gguf has another .* demo.gguf" run -p x \
+        --draft-model "$SHARED/models/stories260K/stories260K-f32.gguf"
+}
+
+@test "plan --draft-model: what it needs, and that both must fit" {
+    run_pp plan --stages 2 --draft-model "$DEMO"
+    [[ $status == 0 ]]
+    grep -qE '^draft model: llama, 8 layers, .* on cpu: weights .*needs ' "$TEST_DIR/out"
+    run_pp plan --json --draft-model "$DEMO"
+    json_ok "$TEST_DIR/out" '$l->{fits} && $l->{draft}{stage}{kv_bytes} > $l->{stages}[0]{kv_bytes}
+        && $l->{draft}{needs_bytes} > $l->{draft}{stage}{weights_bytes}'
+    run_pp plan --json
+    json_ok "$TEST_DIR/out" '!defined $l->{draft}'
+}
+
 @test "run --json: a line a token, whole characters, the last line closes" {
     run_pp run --json -p "Once upon" -n 20 --temp 0 --stages 2
     [[ $status == 0 ]]
