@@ -1,6 +1,7 @@
 /* bench: how fast prompt and generation are here, and how near to what the memory allows. */
 #include "common/doortext.h"
 #include "coordinator/bench/bench_sessions.h"
+#include "coordinator/trace/trace.h"
 
 #include <string.h>
 
@@ -160,6 +161,7 @@ int cmd_bench(int argc, char **argv)
          BENCH_REPEAT_MAX},
         {"output", 'o', OPTION_TEXT, "FORMAT", "md, csv or json. Default: md", &word, 0, 0},
         {"seed", 0, OPTION_U64, "S", "of the random tokens. Default: 42", &q.seed, 0, 0},
+        TRACE_OPTION(c),
         SHAPE_OPTIONS(random),
     };
     const uint32_t n_own = sizeof own / sizeof *own;
@@ -175,6 +177,8 @@ int cmd_bench(int argc, char **argv)
     if (s == ST_OK) s = take_format(&format, word, c.json, &e);
     if (s == ST_OK) s = shape_take(&random, &c, &e);
     if (s == ST_OK) s = options_model(&c, &e);
+    if (s == ST_OK) s = options_trace(&c, &e);
     if (s == ST_OK) s = measure(&q, format, &e);
+    trace_close(c.trace);
     return s == ST_OK ? 0 : command_failed(&e);
 }

@@ -26,6 +26,7 @@ extern "C" {
 #endif
 
 #include "common/dtype.h"
+#include "kernels/sample.h"
 
 /* How a weight lies on the device: tiles of 8 outputs, each a row of units (forms.cuh).
  * FORM_ROWS: none of that: as stored, f32 rows.
@@ -171,6 +172,33 @@ cudaError_t cuda_launch_gelu_mul(cudaStream_t s, float *out, const float *gate, 
 cudaError_t cuda_launch_add(cudaStream_t s, float *x, const float *y, uint64_t n);
 cudaError_t cuda_launch_check_finite(cudaStream_t s, uint8_t *flags, const float *x, uint32_t n,
                                      uint32_t n_rows);
+
+/* backend.h's sample, rows of it at once; n_vocab <= SAMPLER_VOCAB_MAX. */
+typedef struct {
+    sample_result *out;
+    const sample_row *rows;
+    const float *logits;
+    const uint8_t *flags;
+    uint32_t *tokens;  /* NULL: none */
+    uint8_t *live;     /* NULL: none */
+    void *scratch;     /* cuda_sample_bytes for each row, on a border of 8 */
+    uint32_t n_vocab;
+} cuda_sampling;
+uint64_t cuda_sample_bytes(uint32_t n_vocab);
+cudaError_t cuda_launch_sample(cudaStream_t s, const cuda_sampling *a, uint32_t n_rows);
+
+/* Host bytes that travel with the launch itself: up to PARCEL_BYTES in PARCELS_MAX pieces. */
+#define PARCELS_MAX  12u
+#define PARCEL_BYTES 3840u
+typedef struct {
+    struct {
+        void *to;
+        uint32_t at, bytes; /* in data */
+    } piece[PARCELS_MAX];
+    uint32_t n;
+    uint8_t data[PARCEL_BYTES];
+} cuda_parcels;
+cudaError_t cuda_launch_put(cudaStream_t s, const cuda_parcels *p);
 
 typedef struct {
     void *k, *v;

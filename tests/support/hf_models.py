@@ -137,14 +137,17 @@ def unrotated(values, n_heads):
 
 def fill(arch, size, kind, model, generator, device):
     """Draw every parameter: the tensors of the file, and the library's own set to the same. kind: of
-    all matrices, or a dictionary of types by the file's names."""
+    all matrices, or a dictionary of types by the file's names.
+
+    Embeddings have values around 1, to which each block adds a part, as in trained models. Where the
+    blocks are all there is, each doubles the errors of those before it."""
     tensors = []
     for name, parameter in model.named_parameters():
         at = file_name(arch, name)
         matrix = parameter.dim() == 2
         std = parameter.shape[-1] ** -0.5 if matrix else 0.1
-        if name == "model.embed_tokens.weight" and arch == "gemma3":
-            std /= 4  # the library multiplies rows by sqrt(n_embd)
+        if name == "model.embed_tokens.weight" and arch != "gemma3":
+            std = 1.0  # gemma3's rows are multiplied by sqrt(n_embd)
         mean = 1.0 if "norm" in name else 0.0
         stored = "F32" if not matrix else kind[at] if isinstance(kind, dict) else kind
         raw, values = draw(stored, tuple(parameter.shape), std, mean, generator, device)
