@@ -454,6 +454,7 @@ const backend *backend_cuda(void)
         .matmul = cuda_matmul,
         .add_rms_norm = cuda_add_rms_norm,
         .ffn = cuda_ffn,
+        .rope_angles = cuda_rope_angles,
         .rope = cuda_rope,
         .kv_write = cuda_kv_write,
         .attention = cuda_attention,
