@@ -7,8 +7,14 @@
  * When a stage is lost while the pipeline serves, it is replaced: the others keep their weights and
  * KV, requests wait and go on with the same bits, and one line of the log says what happened. When it
  * was replaced restarts times within the window, or is lost before the pipeline serves, every call
- * ends with ST_STAGE_LOST and the line that names stage and cause, now and from then on. Nothing is
- * left behind after close: no process, socket or memory. The library installs no signal handlers,
+ * ends with ST_STAGE_LOST and the line that names stage and cause, now and from then on.
+ *
+ * A session whose hidden state or logits hold NaN or infinity is ended, alone: what it asked for, and
+ * every later call but session_drop, ends with ST_NAN and a line that names session, position, stage
+ * and layers. Others, in the same steps too, go on with the same bits; its KV blocks are wiped before
+ * they are used again.
+ *
+ * Nothing is left behind after close: no process, socket or memory. The library installs no signal handlers,
  * writes nothing to stdout. */
 #ifndef COORDINATOR_PIPELINE_H
 #define COORDINATOR_PIPELINE_H
@@ -152,10 +158,13 @@ MUST_USE status session_open_with(pipeline *p, const session_options *o, session
 /* The same with only the sampler chosen. */
 MUST_USE status session_open(pipeline *p, const sampler_params *s, session **out, errmsg *e);
 
+/* ST_OK while it goes on; otherwise how it, or the pipeline, ended. */
+MUST_USE status session_check(const session *s, errmsg *e);
+
 /* Append n tokens (n >= 0) in chunks. logits: NULL, or f32 [n, n_vocab] for the logits after each;
  * next: NULL, or the token drawn after the last one (n >= 1). ST_CONTEXT_FULL: n does not fit into
  * the context; ST_RESOURCES: no KV block left; ST_USAGE: a token >= n_vocab. Nothing is applied
- * then. */
+ * then. ST_NAN: the session has ended. */
 MUST_USE status session_prime(session *s, const uint32_t *tokens, uint64_t n, float *logits,
                               uint32_t *next, errmsg *e);
 
@@ -216,7 +225,8 @@ MUST_USE status session_generate(session *s, uint32_t token, const generate_limi
                                  generation **out, errmsg *e);
 
 /* The next token that was drawn, the one that ended it included; waits for it. TOKEN_NONE: it has
- * ended and all were handed out. Errors of a step: the pipeline's. */
+ * ended and all were handed out. Errors of a step: the pipeline's,
+ * or why the session was ended. */
 MUST_USE status generation_next(generation *g, uint32_t *token, errmsg *e);
 
 /* The same without waiting: up to `room` tokens; *n 0 and *end GENERATE_RUNS: none yet. */

@@ -12,6 +12,7 @@ typedef struct {
     uint64_t seq;
     uint32_t n_committed;
     uint32_t *drawn; /* by row; may be NULL */
+    poison_mark *poison; /* by row */
 } head_run;
 
 static status check_samplers(const stage *s, const sampler_params *samplers, errmsg *e)
@@ -66,7 +67,9 @@ static void commit(head_run *h, uint32_t row_i, const float *logits, bool finite
 {
     const wire_row *r = &HOST(h->s, wire_row, rows)[row_i];
     uint32_t token = TOKEN_NONE;
-    status code = finite ? ST_OK : ST_NAN;
+    if (!finite && h->poison[row_i] == 0)
+        h->poison[row_i] = poison_logits(h->s->config.stage_i);
+    status code = h->poison[row_i] == 0 ? ST_OK : ST_NAN;
     if (code == ST_OK && (r->flags & ROW_SAMPLE) != 0) code = draw(h, r, logits, &token);
     if (code != ST_OK) token = TOKEN_NONE;
     if (r->readback != WIRE_NONE)
@@ -129,12 +132,12 @@ static status end_walk(head_run *h, errmsg *e)
 {
     const uint32_t row_i = 0;
     TRY(fetch(h->s, SCRATCH(h->s, finite), 2, 1, e));
-    TRY(stage_check_finite(h->s, e));
+    stage_mark_hidden(h->s, h->poison);
     return commit_rows(h, &row_i, 1, HOST(h->s, uint8_t, finite) + 1, e);
 }
 
 status stage_head(stage *s, const sampler_params *samplers, readback *out, uint64_t seq,
-                  uint32_t *n_committed, uint32_t *drawn, errmsg *e)
+                  uint32_t *n_committed, uint32_t *drawn, poison_mark *poison, errmsg *e)
 {
     CHECK(s->last);
     *n_committed = 0;
@@ -146,7 +149,7 @@ status stage_head(stage *s, const sampler_params *samplers, readback *out, uint6
                           s->m->n_vocab, s->config.n_branches);
     }
     TRY(check_samplers(s, samplers, e));
-    head_run h = {s, samplers, out, seq, 0, drawn};
+    head_run h = {s, samplers, out, seq, 0, drawn, poison};
     for (uint32_t i = 0; drawn != NULL && i < s->n_rows; i++)
         drawn[i] = TOKEN_NONE;
     if (s->walked_head) {

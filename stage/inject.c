@@ -45,10 +45,10 @@ static void remember(const injector *in)
     atomic_store(&in->words->faults_fired, fired);
 }
 
-bool inject_at(injector *in, fault_at at, uint64_t seq)
+uint32_t inject_at(injector *in, fault_at at, uint64_t seq)
 {
-    if (in->faults.n == 0) return false;
-    bool corrupt = false;
+    if (in->faults.n == 0) return 0;
+    uint32_t left = 0;
     const fault *f;
     while ((f = fault_match(&in->faults, in->fired, in->stage, at, seq)) != NULL) {
         remember(in);
@@ -69,10 +69,14 @@ bool inject_at(injector *in, fault_at at, uint64_t seq)
             slow(in, f->slow_ms);
             break;
         case FAULT_CORRUPT:
-            corrupt = true;
+        case FAULT_CUDA:
+        case FAULT_OOM:
+        case FAULT_NAN:
+        case FAULT_BADMSG:
+            left |= 1u << f->kind;
             break;
         }
         if (f->every) break; /* fits again at once; the rest of the list waits for its turn */
     }
-    return corrupt;
+    return left;
 }

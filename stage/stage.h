@@ -12,6 +12,7 @@
 #ifndef STAGE_STAGE_H
 #define STAGE_STAGE_H
 
+#include "common/boundary.h"
 #include "common/model.h"
 #include "common/readback.h"
 #include "common/wire.h"
@@ -78,18 +79,21 @@ MUST_USE status stage_embed(stage *s, errmsg *e);
  * head. */
 dev_ptr stage_hidden(const stage *s);
 
-/* Walk the stage's layers over the rows given to stage_rows. ST_NAN: NaN or infinity in the result
- * of a live row; *e names the stage, its layers, session and position. head_follows: stage_head is
- * the next call, so that a last stage may begin it here; the wait and ST_NAN are stage_head's then. */
-MUST_USE status stage_walk(stage *s, bool head_follows, errmsg *e);
+/* Walk the stage's layers over the rows given to stage_rows. poison [n_rows]: the marks that the rows
+ * have; a live one without, whose result holds NaN or infinity, gets this stage's (boundary.h). That
+ * is no error: rows do not touch each other. head_follows: stage_head is the next call, so that a
+ * last stage may begin it here; the wait and the marks are stage_head's then. */
+MUST_USE status stage_walk(stage *s, bool head_follows, poison_mark *poison, errmsg *e);
 
 /* Last stage: output norm and head for the live rows that ask for logits or a token, in row order;
  * draws tokens (sampler.h, history by KV block), commits each result with seq. samplers: as many as
  * stage_rows was told; out: n_vocab of the model, at least n_readback rows and n_branches rings. A
- * row of NaN logits is committed with status ST_NAN and no token. ST_PROTOCOL: a sampler that a row
- * names is out of range. *n_committed: results written. drawn: NULL, or [n_rows], the token of each
- * row, TOKEN_NONE where none was drawn. */
+ * row with a mark of poison [n_rows], or whose logits hold NaN or infinity, which gives it this
+ * stage's, is committed with status ST_NAN and no token. ST_PROTOCOL: a sampler that a row names is
+ * out of range. *n_committed: results written. drawn: NULL, or [n_rows], the token of each row,
+ * TOKEN_NONE where none was drawn. */
 MUST_USE status stage_head(stage *s, const sampler_params *samplers, readback *out, uint64_t seq,
-                           uint32_t *n_committed, uint32_t *drawn, errmsg *e);
+                           uint32_t *n_committed, uint32_t *drawn, poison_mark *poison,
+                           errmsg *e);
 
 #endif

@@ -62,8 +62,8 @@ status stage_op_failed(const stage *s, status code, const char *op, errmsg *e);
 /* Have the backend's one launch for a step of one row, if it has one for this model. */
 MUST_USE status stage_walk_open(stage *s, errmsg *e);
 
-/* A row whose hidden state is NaN or infinite, by the host's finite flags. */
-MUST_USE status stage_check_finite(const stage *s, errmsg *e);
+/* Mark the rows whose hidden state is not finite, by the host's flags. */
+void stage_mark_hidden(const stage *s, poison_mark *poison);
 
 /* Whether the row wants logits or a token. */
 static inline bool stage_row_asks(const wire_row *r)

@@ -131,6 +131,10 @@ static status on_message(pipeline *p, uint32_t s, const void *frame, bool *faile
         *failed = true; /* without it the step would never end */
         if (!stepping || s + 1 != p->n_stages) return unexpected(s, frame, why);
         return schedule_result(p, h->seq, body, why);
+    case WIRE_POISONED:
+        *failed = true; /* without it the result that follows would not be believed */
+        if (!stepping || s + 1 != p->n_stages) return unexpected(s, frame, why);
+        return poison_found(p, body, why);
     case WIRE_FAULT: {
         const wire_fault *f = body;
         status code = f->code == ST_OK ? ST_PROTOCOL : (status)f->code;
