@@ -37,6 +37,7 @@ typedef enum { STARVED_NO, STARVED_INPUT_EMPTY, STARVED_OUTPUT_FULL } starved_ki
 typedef struct {
     /* line 0, written by the stage's control thread */
     _Alignas(CACHE_LINE) _Atomic uint64_t heartbeat; /* goes up every 50 ms or so */
+    _Atomic uint64_t n_bad_messages;                 /* of the coordinator's, that failed their check */
     /* line 1, written by the stage's worker thread */
     _Alignas(CACHE_LINE) _Atomic uint32_t state;     /* stage_state */
     _Atomic uint32_t starved;                        /* starved_kind */

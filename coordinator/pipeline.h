@@ -91,6 +91,7 @@ typedef struct {
     uint64_t n_verifies, n_verifies_split; /* steps that verified drafts; cut */
     uint64_t load_ns;            /* from start to loaded */
     uint64_t n_lost;             /* so many of its processes were lost */
+    uint64_t n_bad_messages;     /* between it and us, either way, that failed their check: dropped */
     bool replacing;              /* it, or another stage, is being replaced, and it takes part */
     char last_fault[sizeof((errmsg *)0)->text]; /* how the last was lost; empty: none was */
 } stage_snapshot;

@@ -66,6 +66,7 @@ typedef struct {
     bool empty;                 /* its KV is not what the steps in flight need: replay */
     bool mute;                  /* a message could not be sent to it */
     uint32_t n_bad;             /* messages of this incarnation that failed their check */
+    uint64_t n_bad_all;         /* of all incarnations */
     uint32_t n_replayed;        /* answers to the replay in hand */
     uint64_t applied_seq;       /* as it said when it was quiet */
     /* the loss in hand, and the losses so far */
