@@ -12,7 +12,7 @@ typedef struct {
 
 static const fault_word at_words[] = {
     {"load", FAULT_AT_LOAD}, {"prime", FAULT_AT_PRIME}, {"decode", FAULT_AT_DECODE},
-    {"idle", FAULT_AT_IDLE}, {"recovery", FAULT_AT_RECOVERY}, {NULL, 0},
+    {"idle", FAULT_AT_IDLE}, {"recovery", FAULT_AT_RECOVERY}, {"asked", FAULT_AT_ASKED}, {NULL, 0},
 };
 static const fault_word kind_words[] = {
     {"kill", FAULT_KILL},
@@ -78,7 +78,7 @@ static status parse_kind(fault *f, const fault_text *t, const char *s, size_t n)
 static status parse_at(fault *f, const fault_text *t, const char *s, size_t n)
 {
     const fault_word *word = find_word(at_words, s, n);
-    if (word == NULL) return refuse(t, s, n, "is not a place (load, prime, decode, idle, recovery)");
+    if (word == NULL) return refuse(t, s, n, "is not a place (load, prime, decode, idle, recovery, asked)");
     f->at = (fault_at)word->value;
     return ST_OK;
 }
@@ -135,6 +135,7 @@ static status parse_pair(fault *f, uint32_t *seen, const fault_text *t, const ch
 /* Where a kind can be carried out. */
 static bool kind_fits(fault_kind kind, fault_at at)
 {
+    if (at == FAULT_AT_ASKED) return kind != FAULT_OOM && kind != FAULT_NAN; /* whatever is in hand */
     switch (kind) {
     case FAULT_OOM:
         return at == FAULT_AT_LOAD || at == FAULT_AT_RECOVERY;
@@ -159,7 +160,7 @@ static status parse_entry(fault *f, const fault_text *t, const char *s, size_t n
     }
     if (!(seen & (1u << KEY_STAGE))) return refuse(t, s, n, "has no stage=");
     if (!(seen & (1u << KEY_KIND))) return refuse(t, s, n, "has no kind=");
-    bool stepless = f->at == FAULT_AT_LOAD || f->at == FAULT_AT_IDLE || f->at == FAULT_AT_RECOVERY;
+    bool stepless = f->at != FAULT_AT_ANY && f->at != FAULT_AT_PRIME && f->at != FAULT_AT_DECODE;
     if ((seen & (1u << KEY_STEP)) && (stepless || f->kind == FAULT_OOM)) {
         return refuse(t, s, n, "names a step where no step is in hand, so it could never happen");
     }
@@ -207,7 +208,8 @@ const fault *fault_match(const fault_list *l, bool fired[FAULTS_MAX], uint32_t s
         const fault *f = &l->list[i];
         if (fired[i]) continue;
         if (f->stage != FAULT_STAGE_ALL && f->stage != stage) continue;
-        if (f->at == FAULT_AT_ANY ? !kind_fits(f->kind, at) : f->at != at) continue;
+        if (f->at != FAULT_AT_ANY && f->at != at) continue;
+        if (f->at == FAULT_AT_ANY && (at == FAULT_AT_ASKED || !kind_fits(f->kind, at))) continue;
         if (f->step != FAULT_STEP_ANY && f->step != seq) continue;
         fired[i] = !f->every;
         return f;

@@ -3,9 +3,10 @@
  * "stage=1,at=decode,step=17,kind=kill;stage=all,kind=slow:20,every=1": entries joined by ';', each
  * of key=value pairs joined by ',', every key at most once, nothing empty, no spaces. Keys: stage
  * (a number or all; required), kind (required), at (load, prime, decode, idle, recovery: while a
- * lost stage is replaced, in the replacement and in the others; left out: any), step (the
- * coordinator's sequence; left out: the first that fits; not with load, idle or recovery, where no
- * step is in hand), every (1: again and again; 0 or left out: once per run and stage). Kinds:
+ * lost stage is replaced, in the replacement and in the others; asked: when the coordinator asks this
+ * very process, as gates do; left out: any but asked), step (the
+ * coordinator's sequence; left out: the first that fits; not with load, idle, recovery or asked, where
+ * no step is in hand), every (1: again and again; 0 or left out: once per run and stage). Kinds:
  *
  *   kill, stop  the stage process sends itself SIGKILL, SIGSTOP
  *   exit        it ends with exit code 70
@@ -49,7 +50,8 @@ typedef enum {
     FAULT_AT_PRIME,
     FAULT_AT_DECODE,
     FAULT_AT_IDLE,
-    FAULT_AT_RECOVERY
+    FAULT_AT_RECOVERY,
+    FAULT_AT_ASKED
 } fault_at;
 
 typedef struct {

@@ -110,6 +110,7 @@ typedef struct {
     uint32_t stage;
     int lost_pid, pid;
     uint64_t noticed_ns, reaped_ns, loaded_ns, attached_ns, resumed_ns;
+    uint64_t limit_ns;           /* it had stood still for so long, as is allowed; 0: it ended */
     uint64_t replayed_rows;
     bool through;                /* they walked all stages; otherwise what was lost alone */
     errmsg why;
@@ -118,6 +119,9 @@ typedef struct {
 /* Copies records number `from` (0: the first) to at most from + max - 1 (out may be NULL when max is 0),
  * as far as they are among the last RECOVERIES_KEPT, and returns how many there are in all. */
 uint64_t pipeline_recoveries(const pipeline *p, uint64_t from, recovery_record *out, uint32_t max);
+
+/* Have the process that stage_i is now carry out its faults of at=asked (common/fault.h). */
+void pipeline_ask_faults(pipeline *p, uint32_t stage_i);
 
 /* Doors carried in the steps that are issued from now on. */
 void pipeline_set_step_doors(pipeline *p, const step_doors *d);

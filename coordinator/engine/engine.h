@@ -73,11 +73,13 @@ typedef struct {
     errmsg why;
     int lost_pid;
     uint64_t lost_ns, reaped_ns, start_at_ns;
+    uint64_t lost_limit_ns;     /* it had stood still for so long; 0: it ended */
     uint64_t lost_at_ns[RESTARTS_MAX]; /* the last ones, by number */
     uint64_t n_lost;
     /* supervision: what was seen last and for how long it has not changed */
     uint64_t seen_progress, seen_heartbeat;
     uint64_t still_progress_ns, still_heartbeat_ns;
+    uint64_t broken_limit_ns;   /* the limit that it was found to have passed; 0: none */
 } stage_slot;
 
 /* What a session asks for: tokens to append, results wanted. Owned by the caller that waits for it,
