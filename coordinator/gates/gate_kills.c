@@ -3,17 +3,21 @@
 #include "common/clock.h"
 #include "coordinator/commands/random_tokens.h"
 
+#include <poll.h>
 #include <signal.h>
 #include <stdlib.h>
+#include <sys/syscall.h>
 #include <time.h>
+#include <unistd.h>
 
 #define PAUSE_MAX_MS  40u    /* between what one strike did and the next */
-#define SECOND_MAX_US 25000u /* after the first: while it is being replaced */
+#define SECOND_MAX_NS (25 * NS_PER_MS) /* after the first: while it is being replaced */
 #define POLL_US       200u
 #define LOSSES_MAX    2u     /* of one strike */
 
 static const char *const series_words[KILLS_SERIES] = {
-    [KILLS_NOTICED] = "noticed",
+    [KILLS_ENDED] = "kill to end of process",
+    [KILLS_NOTICED] = "end of process to noticed",
     [KILLS_LATE] = "noticed beyond the deadline (stopped, hung)",
     [KILLS_REAPED] = "reaped",
     [KILLS_STARTED] = "started",
@@ -26,8 +30,8 @@ static const char *const series_words[KILLS_SERIES] = {
 typedef struct {
     uint32_t stage;
     loss_kind kind;
-    int pid;
-    uint64_t ns;
+    int pid, pidfd;
+    uint64_t ns, ended_ns;   /* of SIGKILL: the process has ended; 0: not seen */
 } loss;
 
 static void sleep_us(uint64_t us)
@@ -91,13 +95,26 @@ static loss lose(kills *k, uint32_t stage, loss_kind kind)
 {
     stage_snapshot t;
     pipeline_stage(k->p, stage, &t);
-    loss x = {.stage = stage, .kind = kind, .pid = t.pid, .ns = now_ns()};
+    loss x = {.stage = stage, .kind = kind, .pid = t.pid, .pidfd = -1};
+    if (kind == LOSS_KILL) x.pidfd = (int)syscall(SYS_pidfd_open, t.pid, 0);
+    x.ns = now_ns();
     if (kind == LOSS_HANG)
         pipeline_ask_faults(k->p, stage);
     else
         kill(t.pid, kind == LOSS_STOP ? SIGSTOP : SIGKILL);
     k->n_kind[kind]++;
     return x;
+}
+
+/* For so long, or until it has ended. */
+static void watch(loss *x, uint64_t limit_ns)
+{
+    const struct timespec t = {.tv_sec = (time_t)(limit_ns / NS_PER_S), .tv_nsec = (long)(limit_ns % NS_PER_S)};
+    struct pollfd end = {.fd = x->pidfd, .events = POLLIN};
+    if (x->pidfd < 0 || ppoll(&end, 1, &t, NULL) != 1) return;
+    x->ended_ns = now_ns();
+    close(x->pidfd);
+    x->pidfd = -1;
 }
 
 static loss_kind next_kind(kills *k)
@@ -154,7 +171,9 @@ static void take_times(kills *k, uint64_t from, const loss *of, uint32_t n, uint
             const loss *l = &of[j];
             if (x->lost_pid != l->pid || x->stage != l->stage) continue;
             bool killed = l->kind == LOSS_KILL;
-            note(k, killed ? KILLS_NOTICED : KILLS_LATE, l->ns + x->limit_ns, x->noticed_ns);
+            if (!killed) note(k, KILLS_LATE, l->ns + x->limit_ns, x->noticed_ns);
+            if (l->ended_ns != 0) note(k, KILLS_ENDED, l->ns, l->ended_ns);
+            if (l->ended_ns != 0) note(k, KILLS_NOTICED, l->ended_ns, x->noticed_ns);
             note(k, KILLS_REAPED, x->noticed_ns, x->reaped_ns);
             note(k, KILLS_STARTED, x->reaped_ns, x->attached_ns);
             note(k, KILLS_REPLAYED, x->attached_ns, x->resumed_ns);
@@ -165,8 +184,9 @@ static void take_times(kills *k, uint64_t from, const loss *of, uint32_t n, uint
     }
 }
 
-static bool wait_for_all(kills *k, uint64_t from, const loss *of, uint32_t n)
+static bool wait_for_all(kills *k, uint64_t from, loss *of, uint32_t n)
 {
+    for (uint32_t i = 0; i < n; i++) watch(&of[i], KILLS_PATIENCE_NS);
     outcome o = {.k = k, .of = of, .n = n};
     if (!kills_wait(k, replaced, &o)) return false;
     o.n_tokens = atomic_load(&k->counts->n_tokens);
@@ -188,7 +208,9 @@ bool kills_strike(kills *k)
     of[n++] = lose(k, first, kind);
     if (way == 0 && n_stages > 1) of[n++] = lose(k, (first + 1) % n_stages, LOSS_KILL);
     if (way == 1) {
-        sleep_us(random_next(&k->random) % SECOND_MAX_US);
+        uint64_t until_ns = now_ns() + random_next(&k->random) % SECOND_MAX_NS;
+        watch(&of[0], SECOND_MAX_NS);
+        if (now_ns() < until_ns) sleep_us((until_ns - now_ns()) / 1000);
         of[n++] = lose(k, (uint32_t)(random_next(&k->random) % n_stages), LOSS_KILL);
     }
     return wait_for_all(k, from, of, n);
@@ -198,7 +220,8 @@ bool kills_strike_plainly(kills *k, uint32_t stage)
 {
     sleep_us(random_next(&k->random) % (PAUSE_MAX_MS * 1000));
     k->n_strikes++;
-    const loss of = lose(k, stage, LOSS_KILL);
+    loss of = lose(k, stage, LOSS_KILL);
+    watch(&of, KILLS_PATIENCE_NS);
     outcome o = {.k = k, .of = &of, .n = 1};
     return kills_wait(k, replaced, &o);
 }

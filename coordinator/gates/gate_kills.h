@@ -14,7 +14,8 @@
 #define KILLS_BLOCK       10u
 
 enum {
-    KILLS_NOTICED,  /* SIGKILL to noticed */
+    KILLS_ENDED,    /* SIGKILL to the end of the process: the system's */
+    KILLS_NOTICED,  /* from there to noticed */
     KILLS_LATE,     /* SIGSTOP or hang to noticed, beyond what it may stand still */
     KILLS_REAPED,   /* from there on, each after the one before */
     KILLS_STARTED,
