@@ -106,11 +106,11 @@ idle_story() {
     rm "$TEST_DIR/lines"
 }
 
-@test "exit, stop, hang, cuda and badmsg while idle: the next line has its text" {
+@test "stop, hang, cuda and badmsg while idle: the next line has its text" {
     local kind want
     idle_story ""
     want=$OUT
-    for kind in exit stop cuda; do
+    for kind in stop cuda; do
         idle_story "stage=1,at=idle,kind=$kind" '"restarts": ?1'
         [[ $OUT == "$want" ]]
         grep -q 'took its place' "$TEST_DIR/out.err"
