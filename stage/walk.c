@@ -93,11 +93,10 @@ static status run_layer(stage *s, uint32_t layer_i, errmsg *e)
     return add_block(s, w->ffn_post_norm, next, e);
 }
 
-void stage_mark_hidden(const stage *s, poison_mark *poison)
+void stage_mark_hidden(const stage *s, const wire_row *rows, uint32_t n_rows, poison_mark *poison)
 {
     const uint8_t *finite = HOST(s, uint8_t, finite);
-    const wire_row *rows = HOST(s, wire_row, rows);
-    for (uint32_t i = 0; i < s->n_rows; i++) {
+    for (uint32_t i = 0; i < n_rows; i++) {
         bool found = finite[i] != 0 && (rows[i].flags & ROW_LIVE) != 0;
         if (found && poison[i] == 0) poison[i] = poison_hidden(s->config.stage_i);
     }
@@ -110,7 +109,7 @@ static status wait_finite(stage *s, poison_mark *poison, errmsg *e)
     TRY_OP(download, HOST(s, void, finite), SCRATCH(s, finite), s->n_rows);
     TRY_OP(event_record, &ev);
     TRY_OP(event_wait, ev);
-    stage_mark_hidden(s, poison);
+    stage_mark_hidden(s, s->rows, s->n_rows, poison);
     return ST_OK;
 }
 
@@ -181,24 +180,25 @@ status stage_walk_open(stage *s, errmsg *e)
     return s->b->walk_open(s->device, &s->walk, &w, e);
 }
 
-static status walk_one(stage *s, bool head_follows, poison_mark *poison, errmsg *e)
+static status walk_one(stage *s, poison_mark *poison, errmsg *e)
 {
-    s->walked_head = head_follows && s->last && stage_row_asks(HOST(s, wire_row, rows));
+    s->walked_head = s->unchecked && stage_row_asks(s->rows);
     TRY_OP(walk, s->walk, s->walked_head);
     TRY(stage_walked(s, s->n_layers, e));
-    return s->walked_head ? ST_OK : wait_finite(s, poison, e);
+    return s->unchecked ? ST_OK : wait_finite(s, poison, e);
 }
 
 status stage_walk(stage *s, bool head_follows, poison_mark *poison, errmsg *e)
 {
     s->walked_head = false;
     if (s->n_rows == 0) return ST_OK;
-    if (s->walk != NULL && s->n_rows == 1 && (HOST(s, wire_row, rows)->flags & ROW_LIVE) != 0)
-        return walk_one(s, head_follows, poison, e);
+    s->unchecked = head_follows && s->last;
+    if (s->walk != NULL && s->n_rows == 1 && (s->rows->flags & ROW_LIVE) != 0)
+        return walk_one(s, poison, e);
     for (uint32_t i = 0; i < s->n_layers; i++) {
         TRY(run_layer(s, i, e));
         TRY(stage_walked(s, i + 1, e));
     }
     TRY_OP(check_finite, SCRATCH(s, finite), SCRATCH(s, hidden), s->m->n_embd, s->n_rows);
-    return wait_finite(s, poison, e);
+    return s->unchecked ? ST_OK : wait_finite(s, poison, e);
 }

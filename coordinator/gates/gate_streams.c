@@ -1,6 +1,7 @@
 #include "coordinator/gates/gate_streams.h"
 
 #include "coordinator/commands/random_tokens.h"
+#include "coordinator/gates/gate_drafts.h"
 
 #include <stdlib.h>
 
@@ -9,7 +10,6 @@
 #define PIECE_MAX     48u
 #define GENERATE_MAX  60u /* tokens, fewer where the context has no room */
 #define DRAFT_DEPTH   4u
-#define DRAFT_WRONG   5u /* every so many-th is */
 
 typedef struct {
     const gate_context *g;
@@ -71,24 +71,13 @@ static status decode(stream *w, session *s, uint32_t n, uint32_t *token, errmsg 
     return ST_OK;
 }
 
-/* A generation of stream w: n_begin tokens of the session stand before those that it draws. */
-typedef struct {
-    const stream *w;
-    uint64_t n_begin;
-} drafting;
-
-static uint32_t guess(void *ctx, const uint32_t *tokens, uint64_t n, uint32_t *out, uint32_t room)
+/* Right at most places once the truth is known, of no meaning before. */
+static gate_drafts drafts_of(const stream *w, uint32_t *truth, uint32_t n_begin)
 {
-    const drafting *d = ctx;
-    const stream *w = d->w;
-    uint32_t n_vocab = w->g->model.n_vocab, n_drawn = (uint32_t)(n - d->n_begin);
-    for (uint32_t k = 0; k < room; k++) {
-        uint32_t at = n_drawn + k;
-        bool known = w->truth != NULL && at < generate_rows(w->g);
-        uint32_t next = known ? w->truth->tokens[w->row + at] : (tokens[n - 1] * 31 + k) % n_vocab;
-        out[k] = at % DRAFT_WRONG == 3 ? (next + 1) % n_vocab : next;
-    }
-    return room;
+    uint32_t n = generate_rows(w->g);
+    for (uint32_t k = 0; k <= n; k++)
+        truth[k] = k > 0 && w->truth != NULL ? w->truth->tokens[w->row + k - 1] : k % w->g->model.n_vocab;
+    return gate_drafts_of(truth, n_begin, n, NULL);
 }
 
 /* Tokens drawn and applied by themselves, then taken back and read again as a prompt, so that each
@@ -96,14 +85,14 @@ static uint32_t guess(void *ctx, const uint32_t *tokens, uint64_t n, uint32_t *o
 static status generate(stream *w, session *s, uint32_t *token, errmsg *e)
 {
     uint32_t drawn[GENERATE_MAX + 1], n = generate_rows(w->g), n_got = 0;
+    uint32_t truth[GENERATE_MAX + 1];
     uint64_t begin = session_position(s);
     const bool drafts = w->i % 3 == 1;
-    drafting d = {w, begin + 1};
+    gate_drafts d = drafts_of(w, truth, (uint32_t)begin);
     const generate_limits limits = {.n_max = n,
                                     .n_draft = drafts ? DRAFT_DEPTH : 0,
                                     .draft_always = drafts,
-                                    .draft = guess,
-                                    .draft_ctx = &d};
+                                    .draft = &d.source};
     generation *g;
     TRY(session_generate(s, *token, &limits, &g, e));
     status st = ST_OK, closed;

@@ -343,11 +343,30 @@ static void logits_that_are_not_finite(void **state)
 
 /* --- rows that do not count -------------------------------------------------------------------------- */
 
-static uint32_t guess_spoiled(void *ctx, const uint32_t *tokens, uint64_t n, uint32_t *out, uint32_t room)
+/* Drafts that are the spoiled token, always. */
+typedef struct {
+    draft_source source;
+    uint64_t n_calls;
+} spoiler;
+
+static void *sit(draft_source *d, const draft_task *t)
 {
-    uint64_t *n_calls = ctx;
+    (void)t;
+    return d;
+}
+
+static void leave(void *seat)
+{
+    (void)seat;
+}
+
+static uint32_t guess_spoiled(void *seat, const uint32_t *tokens, uint64_t n, uint32_t *out,
+                              uint32_t room, uint64_t *spent_ns)
+{
+    spoiler *d = seat;
     (void)tokens, (void)n;
-    ++*n_calls;
+    *spent_ns = 0;
+    d->n_calls++;
     for (uint32_t i = 0; i < room; i++) out[i] = spoiled;
     return room;
 }
@@ -358,10 +377,10 @@ static void a_draft_that_was_wrong_is_no_reason(void **state)
     errmsg e = {0};
     for (uint32_t n_stages = 1; n_stages <= 3; n_stages++) {
         pipeline *p = open_of(bad_path, n_stages, NULL);
-        uint64_t n_calls = 0;
+        spoiler d = {.source = {.sit = sit, .leave = leave, .guess = guess_spoiled}};
         uint32_t token;
         const generate_limits l = {.n_max = N_TOKENS - 1, .n_draft = 3, .draft_always = true,
-                                   .draft = guess_spoiled, .draft_ctx = &n_calls};
+                                   .draft = &d.source};
         session *s = primed(p, 0, false, &token);
         generation *g;
         OK(session_generate(s, token, &l, &g, &e));
@@ -372,7 +391,7 @@ static void a_draft_that_was_wrong_is_no_reason(void **state)
         OK(generation_close(g, &e));
         draft_counts n;
         pipeline_drafts(p, &n);
-        assert_true(n_calls > 50 && n.n_verifies > 50 && n.n_accepted == 0);
+        assert_true(d.n_calls > 50 && n.n_verifies > 50 && n.n_accepted == 0);
         session_drop(s);
         pipeline_close(p);
     }
