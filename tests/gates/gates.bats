@@ -126,12 +126,25 @@ json() {
     no_line "^not ok"
 }
 
+# p50_at_most SERIES MS: what the last gate measured of it.
+p50_at_most() {
+    perl -ne '$ms = $1 if /^# N=\d+ '"$1"': p50 ([-0-9.]+) ms/; END { exit !defined $ms || $ms > '"$2"' }' \
+        <<<"$OUT" || {
+        printf 'not p50 of "%s" within %s ms:\n%s\n' "$1" "$2" "$OUT" >&2
+        return 1
+    }
+}
+
 @test "recovery: killed stages are replaced, from journals and from tokens, and no bit changes" {
     for journal in 18446744073709551615 0; do
-        gate recovery -m "$DEMO" --stages 3 --kills 8 --seed 7 --journal-bytes "$journal"
+        gate recovery -m "$DEMO" --stages 3 --kills 8 --seed 27 --journal-bytes "$journal"
         expect 0 "^ok 1 - recovery N=3 .* 8 kills: .* equal" "^# N=3 kill to resume: p50" \
+            "^# N=3 lost: [1-9] by SIGKILL, 1 by SIGSTOP, 1 hung; .* [1-9] while prompts .* [1-9] while drafts" \
+            "^# N=3 noticed beyond the deadline .*: p50" \
             'SIGKILL; pid [0-9]+ took its place'
-        [[ $(grep -c 'took its place' <<<"$ERR") -ge 8 ]]
+        p50_at_most "end of process to noticed" 10
+        p50_at_most "noticed beyond the deadline .stopped, hung." 100
+        [[ $(grep -cE 'took its place|once more' <<<"$ERR") -ge 8 ]]
     done
     grep -q 'rows again through all stages' <<<"$ERR"
     assert_nothing_left
