@@ -161,7 +161,7 @@ typedef struct {
     uint32_t rounds, n_groups, group_end[WIRE_GROUPS_MAX];
     uint32_t n_pieces;          /* groups of all rounds that have come back, since it was issued */
     uint32_t n_taken;           /* those whose results were taken: no fewer when it is issued again */
-    uint64_t issued_ns;
+    uint64_t issued_ns, first_ns; /* when it was issued, and when its first piece was back */
     uint64_t ops_end;           /* operations put that it, or a step before it, carries */
     flight_part *part;          /* [parts_max] */
     flight_result *result;      /* [results_max] */

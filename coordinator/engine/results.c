@@ -181,6 +181,17 @@ static void trace_step(const pipeline *p, const flight *f)
                              .of = f->prime ? TRACE_PROMPT : f->verify ? TRACE_VERIFY : TRACE_DECODE});
 }
 
+/* What a round takes while the step runs: what was before it in the pipe, the chunks of a prompt, is not
+ * its own. Of one round there is only a bound. */
+static void measure_round(pipeline *p, const flight *f)
+{
+    uint64_t now = now_ns(), n_pieces = f->rounds * f->n_groups;
+    if (f->rounds > 1)
+        p->round_ns = (now - f->first_ns) * f->n_groups / (n_pieces - 1) + 1;
+    else if (p->round_ns == 0 || now - f->issued_ns < p->round_ns)
+        p->round_ns = now - f->issued_ns;
+}
+
 /* Every row of it is back. */
 static status land(pipeline *p, flight *f, errmsg *e)
 {
@@ -189,7 +200,7 @@ static status land(pipeline *p, flight *f, errmsg *e)
     f->seq = 0;
     p->n_flights--;
     p->n_ops_landed = f->ops_end;
-    if (f->free_running) p->round_ns = (now_ns() - f->issued_ns) / f->rounds;
+    if (f->free_running) measure_round(p, f);
     if (flight_generates(f)) verify_landed(p, f);
     for (uint32_t k = 0; k < f->n_parts; k++) {
         request *r = f->part[k].r;
@@ -222,7 +233,7 @@ status schedule_result(pipeline *p, uint64_t seq, const wire_result *result, err
                           p->n_stages - 1, (unsigned long long)seq, result->round, result->group,
                           result->n_rows);
     }
-    f->n_pieces++;
+    if (f->n_pieces++ == 0) f->first_ns = now_ns();
     if (again) return ST_OK;
     if (f->free_running) TRY(check_tokens(p, f, g, e));
     if (f->verify) TRY(check_drafts(p, f, e));
