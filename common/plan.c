@@ -66,9 +66,13 @@ void scratch_layout_make(scratch_layout *out, const model_desc *m, uint32_t rows
     out->table = take(&end, n_kinds * r, u32);
     out->tables = take(&end, n_kinds * r * plan_blocks_per_ctx(n_ctx), u32);
     out->live = take(&end, r, 1);
-    out->finite = take(&end, r + 1, 1);
-    out->logits = end;
-    if (last_stage) out->logits = take(&end, (uint64_t)PLAN_LOGITS_ROWS * m->n_vocab, f32);
+    out->finite = take(&end, r + PLAN_HEAD_ROWS, 1);
+    out->logits = out->kept_logits = out->sampler = end;
+    if (last_stage) {
+        out->logits = take(&end, (uint64_t)PLAN_LOGITS_ROWS * m->n_vocab, f32);
+        out->kept_logits = take(&end, (uint64_t)PLAN_LOGITS_ROWS * m->n_vocab, f32);
+        out->sampler = take(&end, 1, sampler_scratch_bytes(m->n_vocab));
+    }
     out->bytes = end;
 }
 
@@ -76,13 +80,13 @@ void host_layout_make(host_layout *out, const model_desc *m, const stage_limits 
 {
     uint64_t r = l->rows_max, end = 0, f32 = sizeof(float), u32 = sizeof(uint32_t);
     uint64_t per_ctx = plan_blocks_per_ctx(l->n_ctx), n_kinds = model_n_kinds(m);
-    out->rows = take(&end, r, sizeof(wire_row));
+    out->rows = take(&end, 2 * r, sizeof(wire_row));
     out->tokens = take(&end, r, u32);
     out->position = take(&end, r, u32);
     out->table = take(&end, n_kinds * r, u32);
     out->tables = take(&end, n_kinds * r * per_ctx, u32);
     out->live = take(&end, r, 1);
-    out->finite = take(&end, r + 1, 1);
+    out->finite = take(&end, r + PLAN_HEAD_ROWS, 1);
     take_angles(&end, m, r, out->cos, out->sin);
     out->readback_seen = take(&end, l->n_readback, u32);
     out->branches = take(&end, l->n_branches, PLAN_BRANCH_BYTES);
@@ -90,11 +94,12 @@ void host_layout_make(host_layout *out, const model_desc *m, const stage_limits 
         out->branch_tables[k] = take(&end, k < n_kinds ? l->n_branches * per_ctx : 0, u32);
         out->block_users[k] = take(&end, l->n_blocks[k], u32);
     }
-    out->history = out->logits = out->sampler = end;
+    out->history = out->logits = out->sample_rows = out->sample_results = end;
     if (l->last_stage) {
         out->history = take(&end, (uint64_t)l->n_blocks[KV_CLASS_GLOBAL] * BLOCK_POSITIONS, u32);
         out->logits = take(&end, (uint64_t)PLAN_LOGITS_ROWS * m->n_vocab, f32);
-        out->sampler = take(&end, 1, sampler_scratch_bytes(m->n_vocab));
+        out->sample_rows = take(&end, PLAN_HEAD_ROWS, PLAN_SAMPLE_BYTES);
+        out->sample_results = take(&end, PLAN_HEAD_ROWS, PLAN_RESULT_BYTES);
     }
     out->bytes = end;
 }
@@ -345,7 +350,7 @@ static bool on_device(const stage_plan *s)
 
 /* Of the host. A tied head that two stages map lies in the page cache once. What a CUDA device holds
  * is not the host's: its weights pass through the page cache and need not stay there. */
-static uint64_t needed_bytes(const plan *p, const model_desc *m)
+uint64_t plan_needed_bytes(const plan *p, const model_desc *m)
 {
     const stage_plan *first = &p->stage[0], *last = &p->stage[p->cuts.n_stages - 1];
     bool twice = m->tied && first != last && !on_device(first) && !on_device(last);
@@ -378,7 +383,7 @@ static uint32_t context_that_fits(const plan *p, const model_desc *m, uint64_t f
             if (n_blocks < q.n_blocks[k]) q.n_blocks[k] = (uint32_t)n_blocks;
         }
         fill_bytes(&q, m);
-        if (needed_bytes(&q, m) <= free_bytes) {
+        if (plan_needed_bytes(&q, m) <= free_bytes) {
             fits = q.n_ctx;
         } else {
             too_large = q.n_ctx;
@@ -390,11 +395,11 @@ static uint32_t context_that_fits(const plan *p, const model_desc *m, uint64_t f
 status plan_fits(plan *p, const model_desc *m, uint64_t free_bytes, errmsg *e)
 {
     const double mb = 1e6;
-    if (free_bytes != 0 && needed_bytes(p, m) > free_bytes && p->journal_may_go) {
+    if (free_bytes != 0 && plan_needed_bytes(p, m) > free_bytes && p->journal_may_go) {
         p->n_journal_blocks = 0;
         fill_bytes(p, m);
     }
-    if (free_bytes == 0 || needed_bytes(p, m) <= free_bytes) return ST_OK;
+    if (free_bytes == 0 || plan_needed_bytes(p, m) <= free_bytes) return ST_OK;
     uint32_t largest = 0;
     for (uint32_t s = 1; s < p->cuts.n_stages; s++) {
         if (stage_bytes(&p->stage[s]) > stage_bytes(&p->stage[largest])) largest = s;
@@ -407,7 +412,7 @@ status plan_fits(plan *p, const model_desc *m, uint64_t free_bytes, errmsg *e)
         e, ST_RESOURCES,
         "the run needs %.1f MB and %.1f MB are free; the largest stage is %u (layers %u..%u) with "
         "%.1f MB: weights %.1f, KV %.1f, scratch %.1f; %u sessions of context %u; %s",
-        (double)needed_bytes(p, m) / mb, (double)free_bytes / mb, largest, l->layer_begin,
+        (double)plan_needed_bytes(p, m) / mb, (double)free_bytes / mb, largest, l->layer_begin,
         l->layer_end - 1, (double)stage_bytes(l) / mb, (double)l->weights_bytes / mb,
         (double)l->kv_bytes / mb,
         (double)(l->scratch_bytes + l->host_bytes + l->process_bytes + l->slots_bytes) / mb,
