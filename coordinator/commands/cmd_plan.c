@@ -180,7 +180,7 @@ static status make_plan(common_options *c, const char *draft_path, errmsg *e)
     const draft_option *beside = draft_path != NULL ? &draft : NULL;
     errmsg fit = {0};
     gpu_list gpus;
-    TRY_DONE(s, placement_resolve(&c->doors, &gpus, e));
+    TRY_DONE(s, placement_resolve(&c->doors, &gpus, c->stage_program, e));
     TRY_DONE(s, preview_open(&v, c, e));
     if (beside != NULL) TRY_DONE(s, draft_option_look(&draft, draft_path, c, &v, e));
     uint64_t free_bytes = inventory_memory_available();

@@ -84,11 +84,11 @@ static bool may_use_gpus(const doors *d)
     return may && inventory_has_cuda();
 }
 
-status placement_resolve(doors *d, gpu_list *gpus, errmsg *e)
+status placement_resolve(doors *d, gpu_list *gpus, const char *stage_program, errmsg *e)
 {
     errmsg why = {0};
     *gpus = (gpu_list){0};
-    if (may_use_gpus(d) && gpus_read(gpus, INVENTORY_PROBE_MS, &why) != ST_OK &&
+    if (may_use_gpus(d) && gpus_read(gpus, stage_program, INVENTORY_PROBE_MS, &why) != ST_OK &&
         d->n_devices != 0)
         log_warn("CUDA devices: %s", why.text);
     placement_choose(d, gpus);
