@@ -20,8 +20,7 @@ void placement_choose(doors *d, const gpu_list *gpus);
 MUST_USE status placement_plan(plan *out, const model_desc *m, const doors *d,
                                const plan_request *r, errmsg *e);
 
-/* What the stages on a CUDA device take there at least: weights as the file stores them (kernels may
- * hold them wider: each stage counts exactly before it allocates), KV, scratch and slots. */
+/* What the stages on a CUDA device take there together, at their peak (stage_plan.device_bytes). */
 uint64_t placement_gpu_bytes(const plan *p, const gpu_list *gpus, uint32_t ordinal);
 
 /* Each of those is free. ST_RESOURCES naming device, stages, needed and free bytes, and what would
