@@ -16,8 +16,8 @@ status cuda_embed(backend_queue *q, dev_ptr out, const dev_weight *table, dev_pt
                   float scale, uint32_t n_rows)
 {
     if (n_rows == 0) return ST_OK;
-    cuda_matrix m = cuda_matrix_of(table);
-    LAUNCH(q, cuda_launch_embed, cuda_address(out), &m, cuda_address(tokens), scale, n_rows);
+    LAUNCH(q, cuda_launch_embed, cuda_address(out), cuda_address(table->data), table->type, table->n_in,
+           cuda_address(tokens), scale, n_rows);
     return ST_OK;
 }
 
