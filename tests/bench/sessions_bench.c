@@ -3,10 +3,13 @@
  *
  *     sessions_bench MODEL STAGES SESSIONS TOKENS [OVERLAP [FAULT]]
  *
- * Every session has a prompt of 16 tokens and generates TOKENS by itself, taken by one thread as they
- * come; the time is from the first generation's begin to the last token. One line, for RESULTS.md. */
+ * MODEL: a file, or random:SHAPE:TYPE (shape.h), made in memory. MEMRA_PP_DEVICES and
+ * MEMRA_STAGE_PROGRAM are heeded. Every session has a prompt of 16 tokens (MEMRA_BENCH_PROMPT) and
+ * generates TOKENS by itself, taken by one thread as they come; the time is from the first
+ * generation's begin to the last token. One line, for RESULTS.md. */
 #include "common/clock.h"
 #include "coordinator/pipeline.h"
+#include "coordinator/shape/shape.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,6 +17,7 @@
 #include <sys/resource.h>
 
 #define N_PROMPT 16u
+#define N_PROMPT_MAX 65536u
 #define N_SESSIONS_MAX 256u
 
 static uint64_t cpu_ns(void)
@@ -31,34 +35,64 @@ static void must(status s, const errmsg *e)
     exit(1);
 }
 
+/* random:SHAPE:TYPE to a descriptor of its file. */
+static int random_model(const char *name, errmsg *e)
+{
+    char text[SHAPE_NAME_BYTES];
+    snprintf(text, sizeof text, "%s", name + strlen("random:"));
+    char *type = strchr(text, ':');
+    if (type != NULL) *type++ = '\0';
+    shape x;
+    int fd;
+    must(shape_parse(&x, text, type, e), e);
+    must(shape_open(&fd, &x, e), e);
+    must(shape_fill(fd, &x, 0, NULL, e), e);
+    return fd;
+}
+
+static uint32_t prompt_tokens(void)
+{
+    const char *text = getenv("MEMRA_BENCH_PROMPT");
+    long n = text != NULL ? atol(text) : 0;
+    return n > 0 && n <= (long)N_PROMPT_MAX ? (uint32_t)n : N_PROMPT;
+}
+
 int main(int argc, char **argv)
 {
     if (argc < 5) return 2;
     uint32_t n_stages = (uint32_t)atoi(argv[2]), n = (uint32_t)atoi(argv[3]);
     uint64_t n_tokens = strtoull(argv[4], NULL, 10);
     if (n == 0 || n > N_SESSIONS_MAX || n_stages == 0 || n_tokens == 0) return 2;
-    doors d = doors_default();
+    door_values v = {0};
+    doors d;
     errmsg e = {0};
-    d.n_stages = n_stages;
+    doors_from_environment(&v);
+    v.value[DOOR_STAGES] = argv[2];
+    must(doors_parse(&d, &v, &e), &e);
     if (argc > 5) d.step.overlap = atoi(argv[5]) != 0;
     if (argc > 6) snprintf(d.fault_text, sizeof d.fault_text, "%s", argv[6]);
     pipeline_options o = pipeline_options_default(argv[1], &d);
-    o.stage_program = MEMRA_STAGE_PROGRAM;
+    if (strncmp(argv[1], "random:", 7) == 0) o.model_fd = random_model(argv[1], &e);
+    const char *program = getenv("MEMRA_STAGE_PROGRAM");
+    const uint32_t n_prompt = prompt_tokens();
+    o.stage_program = program != NULL ? program : MEMRA_STAGE_PROGRAM;
     o.n_threads = 1;
     o.plan.n_sessions = n;
-    o.plan.n_ctx = (uint32_t)(N_PROMPT + n_tokens);
+    o.plan.n_ctx = (uint32_t)(n_prompt + n_tokens);
     o.plan.kv_type = DT_F16;
     pipeline *p;
     must(pipeline_open(&p, &o, NULL, &e), &e);
     session *s[N_SESSIONS_MAX];
     generation *g[N_SESSIONS_MAX];
-    uint32_t token[N_SESSIONS_MAX], prompt[N_PROMPT];
+    uint32_t token[N_SESSIONS_MAX];
+    uint32_t *prompt = malloc(n_prompt * sizeof *prompt);
+    if (prompt == NULL) return 1;
     sampler_params sampler = sampler_default();
     for (uint32_t i = 0; i < n; i++) {
         sampler.seed = i;
-        for (uint32_t k = 0; k < N_PROMPT; k++) prompt[k] = (i * 31 + k * 7 + 3) % pipeline_model(p)->n_vocab;
+        for (uint32_t k = 0; k < n_prompt; k++) prompt[k] = (i * 31 + k * 7 + 3) % pipeline_model(p)->n_vocab;
         must(session_open(p, &sampler, &s[i], &e), &e);
-        must(session_prime(s[i], prompt, N_PROMPT, NULL, &token[i], &e), &e);
+        must(session_prime(s[i], prompt, n_prompt, NULL, &token[i], &e), &e);
     }
     stage_snapshot before[STAGES_MAX], after[STAGES_MAX];
     for (uint32_t k = 0; k < n_stages; k++) pipeline_stage(p, k, &before[k]);
@@ -80,6 +114,7 @@ int main(int argc, char **argv)
         must(generation_close(g[i], &e), &e);
         session_drop(s[i]);
     }
+    free(prompt);
     pipeline_close(p);
     return 0;
 }
