@@ -9,6 +9,7 @@
 #include "stage/inject.h"
 #include "stage/keep.h"
 #include "stage/rounds.h"
+#include "stage/span.h"
 #include "stage/stage.h"
 #include "stage/worker.h"
 
@@ -32,6 +33,8 @@ struct worker {
     readback results;
     journal sent, received;          /* of the boundaries out and in; without a map: none */
     rounds rounds;
+    trace_block *traces;             /* NULL: no trace is written */
+    trace_ring *trace;               /* ours in it, or NULL */
     injector injector;
     bool corrupt_probe;              /* kind=corrupt,at=load */
     bool corrupt_replay;             /* kind=corrupt,at=recovery: the next row that it replays */

@@ -190,7 +190,7 @@ template <class form> static cudaError_t launch(cudaStream_t s, decode_args a, u
 
 cudaError_t cuda_matmul_setup(void)
 {
-    for (cuda_form f : {FORM_F16, FORM_Q8, FORM_Q4K, FORM_Q6K}) {
+    for (cuda_form f : {FORM_F16, FORM_Q8, FORM_Q8M, FORM_Q4K, FORM_Q6K, FORM_K8}) {
         cudaError_t e = with_form(f, [](auto form) {
             return cudaFuncSetAttribute((const void *)matmul_decode<decltype(form)>,
                                         cudaFuncAttributeMaxDynamicSharedMemorySize, SHARED_MAX);
