@@ -1,12 +1,13 @@
 // Products of 2 to 64 rows, and several of the same rows in one launch: the weights are streamed once
-// for all rows. A warpgroup makes 64 outputs of every row: its warps turn two tiles of 8 outputs each
-// to f16 in registers, the first operand of the warpgroup's step; the rows are the second, read by the
-// tensor core from shared memory. Weights and rows come by asynchronous copies, some stages ahead: the
-// first ones' weights before the kernel in front, which writes the rows, has ended.
+// for all rows. A warp turns two tiles of 8 outputs to f16 in registers, the first operand of the tensor
+// core's step; the rows, eight at a time, are the second, from shared memory. (The warpgroup's step,
+// with its first operand in registers, took three times as long for a chain.) Weights and rows come by
+// asynchronous copies, some stages ahead: the first ones' weights before the kernel in front, which
+// writes the rows, has ended.
 //
-// Up to four warpgroups share a block and its rows: as few as put no more than one block on an SM.
+// Four warps are a team of 64 outputs. Up to four teams share a block and its rows: as few as put no more
+// than one block on an SM. Where two segments leave SMs idle, two teams take one each.
 #include "kernels/cuda/forms.cuh"
-#include "kernels/cuda/hopper.cuh"
 
 static constexpr uint32_t SHARED_MAX = 227 * 1024, OUTS = 64, TILES = OUTS / TILE_OUT;
 static constexpr uint32_t GROUP_ROWS = 8, GROUP_BLOCK = GROUP_ROWS * BLOCK_IN * 2; // of prepared rows
@@ -24,32 +25,53 @@ struct rows_args {
     } part[CUDA_ROWS_PARTS];
 };
 
-template <class form, uint32_t WARPGROUPS> constexpr uint32_t stage_blocks()
-{
-    if (form::unit_blocks > 1) return form::unit_blocks;
-    return (form::unit_bytes == F16_BLOCK ? 4u : 8u) / (WARPGROUPS == 4 ? 2 : 1);
-}
-
-template <class form, uint32_t ROWS, uint32_t WARPGROUPS> struct stage_of {
-    static constexpr uint32_t blocks = stage_blocks<form, WARPGROUPS>();
-    static constexpr uint32_t units = blocks / form::unit_blocks;
-    static constexpr uint32_t tile_bytes = units * form::unit_bytes;
-    static constexpr uint32_t x_at = WARPGROUPS * TILES * tile_bytes, group_bytes = blocks * GROUP_BLOCK;
-    static constexpr uint32_t bytes = x_at + ROWS / GROUP_ROWS * group_bytes;
-    static constexpr uint32_t n = SHARED_MAX / bytes < 8 ? SHARED_MAX / bytes : 8;
-    static_assert(n >= 2 && x_at % 128 == 0 && bytes % 128 == 0, "a stage's place");
+// Of a block: teams, of which LINES share outputs and have a segment each.
+template <uint32_t ROWS_, uint32_t TEAMS_, uint32_t LINES_> struct shape {
+    static constexpr uint32_t ROWS = ROWS_, TEAMS = TEAMS_, LINES = LINES_, THREADS = 128 * TEAMS;
+    static constexpr uint32_t GROUPS = ROWS / GROUP_ROWS;
 };
 
-// Blocks of inputs that one stage holds; a segment's end ends a stage.
-struct stage_place {
+template <class form, uint32_t TEAMS> constexpr uint32_t stage_blocks()
+{
+    if (form::unit_blocks > 1) return form::unit_blocks;
+    return (form::unit_bytes == F16_BLOCK ? 4u : 8u) / (TEAMS == 4 ? 2 : 1);
+}
+
+// What is brought at a time: all tiles' weights, then each line's rows.
+template <class form, class of> struct stage_of {
+    static constexpr uint32_t blocks = stage_blocks<form, of::TEAMS>();
+    static constexpr uint32_t units = blocks / form::unit_blocks;
+    static constexpr uint32_t tile_bytes = units * form::unit_bytes;
+    static constexpr uint32_t x_at = of::TEAMS * TILES * tile_bytes, group_bytes = blocks * GROUP_BLOCK;
+    static constexpr uint32_t bytes = x_at + of::LINES * of::GROUPS * group_bytes;
+    static constexpr uint32_t n = SHARED_MAX / bytes < 8 ? SHARED_MAX / bytes : 8;
+    static_assert(n >= 2 && x_at % 128 == 0 && bytes % 128 == 0, "a stage's place");
+    static_assert(of::LINES == 1 || bytes >= 128 * of::ROWS / 2 * 4, "a line's sums have room in one");
+};
+
+// The blocks of inputs of a stage, [at, at + count) of the first line; a segment's end ends a stage.
+template <class of> struct stage_place {
     uint32_t at, end;
-    __device__ __forceinline__ uint32_t count(uint32_t most) const
+    __device__ __forceinline__ stage_place(const rows_args &a)
+        : at(0), end(min(a.segment_blocks, a.n_blocks))
     {
-        return min(most, end - at);
     }
-    __device__ __forceinline__ void next(const rows_args &a, uint32_t n)
+    __device__ __forceinline__ bool there(const rows_args &a) const
     {
-        at += n;
+        return at < (of::LINES > 1 ? a.segment_blocks : a.n_blocks);
+    }
+    __device__ __forceinline__ uint32_t line_at(const rows_args &a, uint32_t line) const
+    {
+        return at + line * a.segment_blocks;
+    }
+    __device__ __forceinline__ uint32_t count(const rows_args &a, uint32_t line, uint32_t most) const
+    {
+        uint32_t from = line_at(a, line), to = line > 0 ? a.n_blocks : end;
+        return from < to ? min(most, to - from) : 0;
+    }
+    __device__ __forceinline__ void next(const rows_args &a, uint32_t most)
+    {
+        at += count(a, 0, most);
         if (at == end) end = min(end + a.segment_blocks, a.n_blocks);
     }
 };
@@ -70,7 +92,7 @@ template <uint32_t n> __device__ __forceinline__ void copies_wait() // until at 
     asm volatile("cp.async.wait_group %0;" ::"n"(n) : "memory");
 }
 
-// The warp's two tiles, from[i] being where each begins or null.
+// The warp's two tiles, from[i] being where each begins or null: blocks [at, at + n).
 template <class form, class stage>
 static __device__ __forceinline__ void fetch_weights(char *to, const char *const from[2], uint32_t at,
                                                      uint32_t n)
@@ -87,73 +109,52 @@ static __device__ __forceinline__ void fetch_weights(char *to, const char *const
     }
 }
 
-// Groups of 8 rows; those past the last are left as they are: they are columns of their own.
-template <class stage, uint32_t ROWS, uint32_t THREADS>
-static __device__ __forceinline__ void fetch_rows(char *to, const rows_args &a, uint32_t at, uint32_t n)
+// Each line's groups of 8 rows; those past the last are left as they are: they are columns of their own.
+template <class stage, class of>
+static __device__ __forceinline__ void fetch_rows(char *to, const rows_args &a,
+                                                  const stage_place<of> &p)
 {
     constexpr uint32_t PIECES = stage::group_bytes / 16;
 #pragma unroll
-    for (uint32_t j = 0; j < ROWS / GROUP_ROWS * PIECES; j += THREADS) {
-        uint32_t group = (j + threadIdx.x) / PIECES, piece = (j + threadIdx.x) % PIECES;
-        if (group * GROUP_ROWS >= a.n_rows || piece >= n * (GROUP_BLOCK / 16)) continue;
-        copy_16(to + stage::x_at + group * stage::group_bytes + piece * 16,
-                a.x + ((uint64_t)group * a.n_blocks + at) * GROUP_BLOCK + piece * 16);
+    for (uint32_t line = 0; line < of::LINES; line++) {
+        uint32_t at = p.line_at(a, line), n = p.count(a, line, stage::blocks) * (GROUP_BLOCK / 16);
+#pragma unroll
+        for (uint32_t j = 0; j < of::GROUPS * PIECES; j += of::THREADS) {
+            uint32_t group = (j + threadIdx.x) / PIECES, piece = (j + threadIdx.x) % PIECES;
+            if (group * GROUP_ROWS >= a.n_rows || piece >= n) continue;
+            copy_16(to + stage::x_at + (line * of::GROUPS + group) * stage::group_bytes + piece * 16,
+                    a.x + ((uint64_t)group * a.n_blocks + at) * GROUP_BLOCK + piece * 16);
+        }
     }
 }
 
-// d[64 outputs x rows] += w[64 x 16] x[16 x rows]: w in registers as mma_step takes it.
-__device__ __forceinline__ void wgmma_rows(float (&d)[8], uint32_t a0, uint32_t a1, uint32_t a2,
-                                           uint32_t a3, uint64_t x)
-{
-    asm volatile("wgmma.mma_async.sync.aligned.m64n16k16.f32.f16.f16 {%0,%1,%2,%3,%4,%5,%6,%7}, "
-                 "{%8,%9,%10,%11}, %12, 1, 1, 1, 0;"
-                 : WGMMA_OUT_8(d, 0)
-                 : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "l"(x));
-}
-
-__device__ __forceinline__ void wgmma_rows(float (&d)[16], uint32_t a0, uint32_t a1, uint32_t a2,
-                                           uint32_t a3, uint64_t x)
-{
-    asm volatile("wgmma.mma_async.sync.aligned.m64n32k16.f32.f16.f16 "
-                 "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15}, "
-                 "{%16,%17,%18,%19}, %20, 1, 1, 1, 0;"
-                 : WGMMA_OUT_8(d, 0), WGMMA_OUT_8(d, 8)
-                 : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "l"(x));
-}
-
-__device__ __forceinline__ void wgmma_rows(float (&d)[32], uint32_t a0, uint32_t a1, uint32_t a2,
-                                           uint32_t a3, uint64_t x)
-{
-    asm volatile("wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 {" WGMMA_D_32 "}, "
-                 "{%32,%33,%34,%35}, %36, 1, 1, 1, 0;"
-                 : WGMMA_OUT_32(d, 0)
-                 : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "l"(x));
-}
-
-// The n blocks of a stage.
-template <class form, class stage, uint32_t SUMS>
-static __device__ __forceinline__ void multiply(float (&d)[SUMS], const char *at, uint32_t n)
+// n blocks of the warp's tiles with its line's rows.
+template <class form, class stage, class of>
+static __device__ __forceinline__ void multiply(float (&d)[of::ROWS / 2], const char *at, uint32_t line,
+                                                uint32_t n)
 {
     uint32_t lane = threadIdx.x % 32;
     const char *w = at + threadIdx.x / 32 * 2 * stage::tile_bytes;
-    uint64_t x = operand_at(at + stage::x_at, GROUP_BLOCK / 4, stage::group_bytes);
-    wgmma_settle(d);
+    const char *x = at + stage::x_at + line * of::GROUPS * stage::group_bytes;
 #pragma unroll
     for (uint32_t u = 0; u < stage::units; u++) {
         if (u * form::unit_blocks >= n) break;
         uint4 low[form::unit_blocks];
         form::each(w + u * form::unit_bytes, lane, [&](uint32_t j, uint4 v) { low[j] = v; });
         form::each(w + stage::tile_bytes + u * form::unit_bytes, lane, [&](uint32_t j, uint4 v) {
-            uint64_t rows = operand_further(x, (u * form::unit_blocks + j) * GROUP_BLOCK);
-            wgmma_begin();
-            wgmma_rows(d, low[j].x, v.x, low[j].y, v.y, rows);
-            wgmma_rows(d, low[j].z, v.z, low[j].w, v.w, operand_further(rows, GROUP_BLOCK / 2));
-            wgmma_commit();
-            wgmma_wait<1>();
+            uint4 rows[of::GROUPS];
+#pragma unroll
+            for (uint32_t g = 0; g < of::GROUPS; g++)
+                rows[g] = form_f16::operand(
+                    x + g * stage::group_bytes + (u * form::unit_blocks + j) * GROUP_BLOCK, lane);
+#pragma unroll
+            for (uint32_t g = 0; g < of::GROUPS; g++)
+                mma_step(d + g * 4, low[j].x, v.x, low[j].y, v.y, rows[g].x, rows[g].y);
+#pragma unroll
+            for (uint32_t g = 0; g < of::GROUPS; g++)
+                mma_step(d + g * 4, low[j].z, v.z, low[j].w, v.w, rows[g].z, rows[g].w);
         });
     }
-    wgmma_wait<0>();
-    wgmma_settle(d);
 }
 
 // A segment's sums: added to what the segments before it left in out; the last one's finished.
@@ -173,16 +174,31 @@ static __device__ void put(const rows_args &a, uint32_t part, const float (&d)[S
     }
 }
 
-template <class form, uint32_t ROWS, uint32_t WARPGROUPS>
-static __global__ void __launch_bounds__(128 * WARPGROUPS, 1)
-    matmul_rows(const __grid_constant__ rows_args a)
+// The second line's sums, in shared memory that no copy is under way to, added to the first's.
+template <uint32_t SUMS>
+static __device__ void join_lines(float (&d)[SUMS], float *sums, uint32_t line)
 {
-    using stage = stage_of<form, ROWS, WARPGROUPS>;
-    constexpr uint32_t THREADS = 128 * WARPGROUPS;
+    uint32_t t = threadIdx.x % 128;
+    __syncthreads();
+#pragma unroll
+    for (uint32_t i = 0; i < SUMS; i++)
+        if (line == 1) sums[i * 128 + t] = d[i];
+    __syncthreads();
+#pragma unroll
+    for (uint32_t i = 0; i < SUMS; i++)
+        if (line == 0) d[i] = __fadd_rn(d[i], sums[i * 128 + t]);
+}
+
+template <class form, class of>
+static __global__ void __launch_bounds__(of::THREADS, 1) matmul_rows(const __grid_constant__ rows_args a)
+{
+    using stage = stage_of<form, of>;
     extern __shared__ __align__(128) char shared[];
     uint32_t part = (blockIdx.x >= a.part[0].block_end) + (blockIdx.x >= a.part[1].block_end);
     uint32_t block = blockIdx.x - (part > 0 ? a.part[part - 1].block_end : 0);
-    uint32_t tile = block * WARPGROUPS * TILES + threadIdx.x / 32 * 2;
+    uint32_t team = threadIdx.x / 128, line = team / (of::TEAMS / of::LINES);
+    uint32_t tile = (block * (of::TEAMS / of::LINES) + team % (of::TEAMS / of::LINES)) * TILES +
+                    threadIdx.x / 32 % 4 * 2;
     uint32_t n_tiles = (a.part[part].n_out + TILE_OUT - 1) / TILE_OUT;
     uint64_t tile_bytes = (uint64_t)(a.n_blocks / form::unit_blocks) * form::unit_bytes;
     const char *from = a.part[part].w + tile * tile_bytes;
@@ -190,90 +206,94 @@ static __global__ void __launch_bounds__(128 * WARPGROUPS, 1)
                               tile + 1 < n_tiles ? from + tile_bytes : nullptr};
 
     asm volatile("griddepcontrol.launch_dependents;");
-    stage_place in = {0, min(a.segment_blocks, a.n_blocks)}, ahead = in;
-    auto each_first = [&](auto fetch) {
-        stage_place p = in;
-        for (uint32_t i = 0; i + 1 < stage::n; i++) {
-            uint32_t n = p.at < a.n_blocks ? p.count(stage::blocks) : 0;
-            fetch(shared + i * stage::bytes, p.at, n);
-            if (n > 0) p.next(a, n);
-        }
-        return p;
-    };
-    each_first([&](char *to, uint32_t at, uint32_t n) { fetch_weights<form, stage>(to, w, at, n); });
+    stage_place<of> in(a), ahead(a);
+    for (uint32_t i = 0; i + 1 < stage::n && ahead.there(a); i++, ahead.next(a, stage::blocks))
+        fetch_weights<form, stage>(shared + i * stage::bytes, w, ahead.line_at(a, line),
+                                   ahead.count(a, line, stage::blocks));
     asm volatile("griddepcontrol.wait;" ::: "memory");
-    ahead = each_first([&](char *to, uint32_t at, uint32_t n) {
-        fetch_rows<stage, ROWS, THREADS>(to, a, at, n);
+    ahead = in;
+    for (uint32_t i = 0; i + 1 < stage::n; i++) {
+        if (ahead.there(a)) {
+            fetch_rows<stage>(shared + i * stage::bytes, a, ahead);
+            ahead.next(a, stage::blocks);
+        }
         copies_commit();
-    });
+    }
 
-    float d[ROWS / 2];
+    float d[of::ROWS / 2];
     uint32_t slot = 0, free_slot = stage::n - 1;
     bool begins = true;
-    while (in.at < a.n_blocks) {
-        uint32_t n = in.count(stage::blocks);
+    while (in.there(a)) {
         copies_wait<stage::n - 2>();
-        written_for_wgmma();
         __syncthreads(); // the stage is there, and all have used the one before it
-        if (ahead.at < a.n_blocks) {
-            uint32_t m = ahead.count(stage::blocks);
-            fetch_weights<form, stage>(shared + free_slot * stage::bytes, w, ahead.at, m);
-            fetch_rows<stage, ROWS, THREADS>(shared + free_slot * stage::bytes, a, ahead.at, m);
-            ahead.next(a, m);
+        if (ahead.there(a)) {
+            char *to = shared + free_slot * stage::bytes;
+            fetch_weights<form, stage>(to, w, ahead.line_at(a, line), ahead.count(a, line, stage::blocks));
+            fetch_rows<stage>(to, a, ahead);
+            ahead.next(a, stage::blocks);
         }
         copies_commit();
         if (begins) {
 #pragma unroll
-            for (uint32_t i = 0; i < ROWS / 2; i++)
+            for (uint32_t i = 0; i < of::ROWS / 2; i++)
                 d[i] = 0;
         }
-        multiply<form, stage>(d, shared + slot * stage::bytes, n);
-        begins = in.at + n == in.end;
-        if (begins)
-            put(a, part, d, tile * TILE_OUT, in.end <= a.segment_blocks, in.end == a.n_blocks);
-        in.next(a, n);
+        multiply<form, stage, of>(d, shared + slot * stage::bytes, line, in.count(a, line, stage::blocks));
+        uint32_t end = in.end;
+        in.next(a, stage::blocks);
+        begins = in.at == end;
+        if (begins && of::LINES == 1)
+            put(a, part, d, tile * TILE_OUT, end <= a.segment_blocks, end == a.n_blocks);
         free_slot = slot;
         if (++slot == stage::n) slot = 0;
     }
+    if (of::LINES == 1) return;
+    copies_wait<0>();
+    join_lines(d, (float *)shared, line);
+    if (line == 0) put(a, part, d, tile * TILE_OUT, true, true);
 }
 
-// call(rows, warpgroups) with constants for the template, as many rows as there are or more.
+// call(shape) for as many rows as there are or more.
 template <class F>
-static cudaError_t with_shape(uint32_t n_rows, uint32_t n_warpgroups, F call)
+static cudaError_t with_shape(uint32_t n_rows, uint32_t n_teams, uint32_t n_lines, F call)
 {
-    using one = std::integral_constant<uint32_t, 1>;
-    using two = std::integral_constant<uint32_t, 2>;
-    using four = std::integral_constant<uint32_t, 4>;
     auto rows = [&](auto r) {
-        return n_warpgroups == 1 ? call(r, one()) : n_warpgroups == 2 ? call(r, two()) : call(r, four());
+        return n_lines == 2   ? call(shape<r.value, 2, 2>())
+               : n_teams == 1 ? call(shape<r.value, 1, 1>())
+               : n_teams == 2 ? call(shape<r.value, 2, 1>())
+                              : call(shape<r.value, 4, 1>());
     };
+    if (n_rows <= 8) return rows(std::integral_constant<uint32_t, 8>());
     if (n_rows <= 16) return rows(std::integral_constant<uint32_t, 16>());
     if (n_rows <= 32) return rows(std::integral_constant<uint32_t, 32>());
     return rows(std::integral_constant<uint32_t, 64>());
 }
 
-cudaError_t cuda_matmul_rows_setup(void)
+template <class form> static cudaError_t allow(uint32_t n_rows)
 {
     cudaError_t e = cudaSuccess;
-    for (cuda_form f : {FORM_F16, FORM_Q8, FORM_Q4K, FORM_Q6K}) {
-        for (uint32_t n_rows : {16, 32, 64}) {
-            for (uint32_t n_warpgroups : {1, 2, 4}) {
-                if (e == cudaSuccess) e = with_form(f, [&](auto form) {
-                    return with_shape(n_rows, n_warpgroups, [](auto r, auto g) {
-                        return cudaFuncSetAttribute(
-                            (const void *)matmul_rows<decltype(form), r.value, g.value>,
-                            cudaFuncAttributeMaxDynamicSharedMemorySize, SHARED_MAX);
-                    });
-                });
-            }
-        }
-    }
+    for (uint32_t i = 0; i < 4 && e == cudaSuccess; i++)
+        e = with_shape(n_rows, i == 3 ? 2 : 1u << i, i == 3 ? 2 : 1, [](auto of) {
+            return cudaFuncSetAttribute((const void *)matmul_rows<form, decltype(of)>,
+                                        cudaFuncAttributeMaxDynamicSharedMemorySize, SHARED_MAX);
+        });
     return e;
 }
 
-static uint32_t blocks_of(const cuda_product *p, uint32_t n, uint32_t n_warpgroups)
+cudaError_t cuda_matmul_rows_setup(void)
 {
-    uint32_t blocks = 0, outs = OUTS * n_warpgroups;
+    for (cuda_form f : {FORM_F16, FORM_Q8, FORM_Q8M, FORM_Q4K, FORM_Q6K, FORM_K8}) {
+        for (uint32_t n_rows = 8; n_rows <= CUDA_ROWS_MAX; n_rows *= 2) {
+            cudaError_t e = with_form(f, [&](auto form) { return allow<decltype(form)>(n_rows); });
+            if (e != cudaSuccess) return e;
+        }
+    }
+    return cudaSuccess;
+}
+
+static uint32_t blocks_of(const cuda_product *p, uint32_t n, uint32_t n_teams)
+{
+    uint32_t blocks = 0, outs = OUTS * n_teams;
     for (uint32_t i = 0; i < n; i++)
         blocks += (p[i].w->n_out + outs - 1) / outs;
     return blocks;
@@ -285,9 +305,10 @@ cudaError_t cuda_matmul_rows(cudaStream_t s, const cuda_product *p, uint32_t n, 
     if (n == 0 || n > CUDA_ROWS_PARTS || n_rows > CUDA_ROWS_MAX) return cudaErrorInvalidValue;
     const cuda_form form = p->w->form;
     uint32_t n_units = cuda_blocks_in(p->w->n_in) / cuda_unit_blocks(form);
-    uint32_t n_segments = cuda_segments(p->w->n_in), n_warpgroups = 1;
-    while (n_warpgroups < 4 && blocks_of(p, n, n_warpgroups) > n_sms)
-        n_warpgroups *= 2;
+    uint32_t n_segments = cuda_segments(p->w->n_in), n_teams = 1;
+    while (n_teams < 4 && blocks_of(p, n, n_teams) > n_sms)
+        n_teams *= 2;
+    uint32_t n_lines = n_teams == 1 && n_segments == 2 ? 2 : 1;
     rows_args a = {};
     a.x = (const char *)prepared;
     a.exponents = exponents;
@@ -299,14 +320,13 @@ cudaError_t cuda_matmul_rows(cudaStream_t s, const cuda_product *p, uint32_t n, 
         const cuda_matrix *w = from->w;
         if (w->n_in != p->w->n_in || w->form != form) return cudaErrorInvalidValue;
         a.part[i] = {(const char *)w->data, from->out, from->bias, w->n_out,
-                     blocks_of(p, min(i + 1, n), n_warpgroups), w->exponent};
+                     blocks_of(p, min(i + 1, n), n_teams), w->exponent};
     }
     return with_form(form, [&](auto f) {
-        return with_shape(n_rows, n_warpgroups, [&](auto r, auto g) {
-            using stage = stage_of<decltype(f), r.value, g.value>;
-            return start(matmul_rows<decltype(f), r.value, g.value>,
-                         dim3(blocks_of(p, n, n_warpgroups)), 128 * g.value, stage::n * stage::bytes, s,
-                         a);
+        return with_shape(n_rows, n_teams, n_lines, [&](auto of) {
+            using stage = stage_of<decltype(f), decltype(of)>;
+            return start(matmul_rows<decltype(f), decltype(of)>, dim3(blocks_of(p, n, n_teams)),
+                         of.THREADS, stage::n * stage::bytes, s, a);
         });
     });
 }

@@ -307,17 +307,22 @@ status cuda_kv_write(backend_queue *q, const kv_args *kv, dev_ptr k, dev_ptr v,
     return ST_OK;
 }
 
+/* Cells' results have room. */
+static bool cells_fit(const kv_args *kv, uint32_t n_cells, uint32_t n_heads, uint32_t n_rows)
+{
+    return cuda_partial_floats(n_rows, n_heads, kv->n_head, n_cells) * sizeof(float) <=
+           CUDA_PARTIAL_BYTES;
+}
+
 /* A block per cell where whole rows would leave the device idle and the cells' results have room.
  */
-static uint32_t cells_of(const backend_queue *q, const kv_args *kv, const row_args *rows,
+static uint32_t cells_of(const backend_queue *q, const kv_args *kv, uint32_t n_cells,
                          uint32_t n_heads, uint32_t n_rows, bool f16)
 {
-    uint32_t n_cells = (uint32_t)(((uint64_t)rows->n_positions + ATTN_CELL - 1) / ATTN_CELL);
     if (n_cells < 2) return 0;
     if (cuda_attention_blocks(n_rows, n_heads, kv->n_kv_heads, f16) >= 2 * q->device->n_sms)
         return 0;
-    uint64_t bytes = cuda_partial_floats(n_rows, n_heads, kv->n_head, n_cells) * sizeof(float);
-    return bytes <= CUDA_PARTIAL_BYTES ? n_cells : 0;
+    return cells_fit(kv, n_cells, n_heads, n_rows) ? n_cells : 0;
 }
 
 status cuda_attention(backend_queue *q, dev_ptr out, dev_ptr x, const kv_args *kv,
@@ -334,7 +339,14 @@ status cuda_attention(backend_queue *q, dev_ptr out, dev_ptr x, const kv_args *k
                cuda_address(x), &a, n_heads, scale, window, n_rows);
         return ST_OK;
     }
-    uint32_t n_cells = cells_of(q, kv, rows, n_heads, n_rows, f16);
+    uint32_t n_cells = (uint32_t)(((uint64_t)rows->n_positions + ATTN_CELL - 1) / ATTN_CELL);
+    if (f16 && n_cells > 0 && n_rows <= CUDA_ROWS_MAX && cuda_attention_rows_takes(kv->n_head) &&
+        cells_fit(kv, n_cells, n_heads, n_rows)) {
+        LAUNCH(q, cuda_launch_attention_rows, cuda_address(out), cuda_address(x), &a, n_heads, scale,
+               window, n_rows, q->partial, n_cells);
+        return ST_OK;
+    }
+    n_cells = cells_of(q, kv, n_cells, n_heads, n_rows, f16);
     if (f16) {
         LAUNCH(q, cuda_launch_attention_f16, cuda_address(out), cuda_address(x), &a, n_heads, scale,
                window, n_rows, q->partial, n_cells);

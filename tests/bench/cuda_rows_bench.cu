@@ -115,7 +115,7 @@ static void bench_others(uint32_t position)
     float *partial = device<float>(cuda_partial_floats(ROWS, HEADS, HEAD, n_cells));
     float *turns = device<float>(ROWS * HEAD), *norm = device<float>(EMBD);
     printf("%-9s %5s %9s %9s %9s %9s %9s %9s %9s\n", "us", "rows", "norm", "rows", "silu", "rope q", "kv",
-           "attention", "in cells");
+           "attention", "shared");
     for (uint32_t n : counts) {
         const int times = 50;
         printf("%-9s %5u", "", n);
@@ -129,7 +129,7 @@ static void bench_others(uint32_t position)
         show([&] { return cuda_launch_rope(stream, out, turns, turns, HEAD, false, HEADS, HEAD, n); });
         show([&] { return cuda_launch_kv_write(stream, &kv, x, x, n); });
         show([&] {
-            return cuda_launch_attention_f16(stream, out, x, &kv, HEADS, 0.09f, 0, n, partial, 0);
+            return cuda_launch_attention_rows(stream, out, x, &kv, HEADS, 0.09f, 0, n, partial, n_cells);
         });
         show([&] {
             return cuda_launch_attention_f16(stream, out, x, &kv, HEADS, 0.09f, 0, n, partial, n_cells);
