@@ -128,33 +128,45 @@ static __device__ __forceinline__ void fetch_rows(char *to, const rows_args &a,
     }
 }
 
-// n blocks of the warp's tiles with its line's rows.
+// A unit of the warp's tiles, w and the one after, with its line's rows.
+template <class form, class stage, class of>
+static __device__ __forceinline__ void multiply_unit(float (&d)[of::ROWS / 2], const char *w,
+                                                     const char *x, uint32_t lane)
+{
+    uint4 low[form::unit_blocks];
+    form::each(w, lane, [&](uint32_t j, uint4 v) { low[j] = v; });
+    form::each(w + stage::tile_bytes, lane, [&](uint32_t j, uint4 v) {
+        uint4 rows[of::GROUPS];
+#pragma unroll
+        for (uint32_t g = 0; g < of::GROUPS; g++)
+            rows[g] = form_f16::operand(x + g * stage::group_bytes + j * GROUP_BLOCK, lane);
+#pragma unroll
+        for (uint32_t g = 0; g < of::GROUPS; g++)
+            mma_step(d + g * 4, low[j].x, v.x, low[j].y, v.y, rows[g].x, rows[g].y);
+#pragma unroll
+        for (uint32_t g = 0; g < of::GROUPS; g++)
+            mma_step(d + g * 4, low[j].z, v.z, low[j].w, v.w, rows[g].z, rows[g].w);
+    });
+}
+
+// n blocks. All of a stage: without branches, so that a block's loads stand before its forerunner's steps.
 template <class form, class stage, class of>
 static __device__ __forceinline__ void multiply(float (&d)[of::ROWS / 2], const char *at, uint32_t line,
                                                 uint32_t n)
 {
+    constexpr uint32_t X_UNIT = form::unit_blocks * GROUP_BLOCK;
     uint32_t lane = threadIdx.x % 32;
     const char *w = at + threadIdx.x / 32 * 2 * stage::tile_bytes;
     const char *x = at + stage::x_at + line * of::GROUPS * stage::group_bytes;
+    if (n == stage::blocks) {
 #pragma unroll
-    for (uint32_t u = 0; u < stage::units; u++) {
-        if (u * form::unit_blocks >= n) break;
-        uint4 low[form::unit_blocks];
-        form::each(w + u * form::unit_bytes, lane, [&](uint32_t j, uint4 v) { low[j] = v; });
-        form::each(w + stage::tile_bytes + u * form::unit_bytes, lane, [&](uint32_t j, uint4 v) {
-            uint4 rows[of::GROUPS];
-#pragma unroll
-            for (uint32_t g = 0; g < of::GROUPS; g++)
-                rows[g] = form_f16::operand(
-                    x + g * stage::group_bytes + (u * form::unit_blocks + j) * GROUP_BLOCK, lane);
-#pragma unroll
-            for (uint32_t g = 0; g < of::GROUPS; g++)
-                mma_step(d + g * 4, low[j].x, v.x, low[j].y, v.y, rows[g].x, rows[g].y);
-#pragma unroll
-            for (uint32_t g = 0; g < of::GROUPS; g++)
-                mma_step(d + g * 4, low[j].z, v.z, low[j].w, v.w, rows[g].z, rows[g].w);
-        });
+        for (uint32_t u = 0; u < stage::units; u++)
+            multiply_unit<form, stage, of>(d, w + u * form::unit_bytes, x + u * X_UNIT, lane);
+        return;
     }
+#pragma unroll 1
+    for (uint32_t u = 0; u * form::unit_blocks < n; u++)
+        multiply_unit<form, stage, of>(d, w + u * form::unit_bytes, x + u * X_UNIT, lane);
 }
 
 // A segment's sums: added to what the segments before it left in out; the last one's finished.

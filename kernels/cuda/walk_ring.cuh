@@ -171,15 +171,17 @@ __device__ __forceinline__ uint4 row_steps(const char *x)
 
 // multiply(unit, its row) for the n units of a piece, EACH a slot.
 template <class form, uint32_t EACH, class F>
-static __device__ __forceinline__ void for_units(walk_ring &ring, uint32_t n, const char *x, F multiply)
+static __device__ __forceinline__ void for_units(walk_ring &ring, uint32_t n, const char *x,
+                                                 F multiply)
 {
-    constexpr uint32_t X_UNIT = form::unit_blocks * 64, SIDE_BY_SIDE = form::unit_blocks > 1 ? 1 : 4;
+    constexpr uint32_t X_UNIT = form::unit_blocks * 64, MOST = EACH < 8 ? EACH : 8;
+    constexpr uint32_t RUN = form::unit_blocks > 1 ? 1 : MOST; // without a branch
     while (n > 0) {
         uint32_t m = min(n, EACH), j = 0;
         const char *at = ring.wait();
-        for (; j + SIDE_BY_SIDE <= m; j += SIDE_BY_SIDE) {
+        for (; j + RUN <= m; j += RUN) {
 #pragma unroll
-            for (uint32_t i = 0; i < SIDE_BY_SIDE; i++)
+            for (uint32_t i = 0; i < RUN; i++)
                 multiply(at + (j + i) * form::unit_bytes, x + (j + i) * X_UNIT);
         }
         for (; j < m; j++)

@@ -64,6 +64,8 @@ static void bench_walk(char *pool, double read)
     for (uint32_t i = 0; i < n_ctx / KV_BLOCK; i++)
         tables[i] = i;
     dev_ptr at = zeros(d, 4), table = zeros(d, 4), blocks = zeros(d, sizeof tables);
+    dev_ptr live = zeros(d, 1);
+    OK(cudaMemset((void *)live.addr, 1, 1));
     OK(cudaMemcpy((void *)at.addr, &position, 4, cudaMemcpyHostToDevice));
     OK(cudaMemcpy((void *)blocks.addr, tables, sizeof tables, cudaMemcpyHostToDevice));
     dev_ptr ones = zeros(d, 4ull * n_embd), hidden = zeros(d, 4ull * n_embd);
@@ -97,7 +99,7 @@ static void bench_walk(char *pool, double read)
     w.attn = zeros(d, 4ull * n_embd);
     w.gate = zeros(d, 4ull * n_ff);
     w.rope = rope_args{ones, ones, 128, false};
-    w.rows = row_args{at, table, blocks, {0}, 0};
+    w.rows = row_args{at, table, blocks, live, 0};
     w.output_norm = ones;
     w.logits = zeros(d, 4ull * n_vocab);
     w.finite = zeros(d, 2);
