@@ -36,13 +36,13 @@ uint32_t plan_window_blocks(const model_desc *m, uint32_t n_ctx, uint32_t rows_m
 }
 
 /* The rotations of a step's rows, for each kind of layer. */
-static void take_angles(uint64_t *end, const model_desc *m, uint64_t rows, uint64_t *cos,
-                        uint64_t *sin)
+static void take_angles(scratch_layout *out, uint64_t *end, const model_desc *m, uint64_t rows)
 {
     for (uint32_t k = 0; k < LAYER_KINDS; k++) {
-        uint64_t n = rows * (model_rope_of(m, (layer_kind)k)->n_rot / 2);
-        cos[k] = take(end, n, sizeof(float));
-        sin[k] = take(end, n, sizeof(float));
+        uint64_t n_pairs = model_rope_of(m, (layer_kind)k)->n_rot / 2;
+        out->frequency[k] = take(end, n_pairs, sizeof(double));
+        out->cos[k] = take(end, rows * n_pairs, sizeof(float));
+        out->sin[k] = take(end, rows * n_pairs, sizeof(float));
     }
 }
 
@@ -60,7 +60,7 @@ void scratch_layout_make(scratch_layout *out, const model_desc *m, uint32_t rows
     out->attn = take(&end, r * q_width, f32);
     out->gate = take(&end, r * m->n_ff, f32);
     out->up = take(&end, r * m->n_ff, f32);
-    take_angles(&end, m, r, out->cos, out->sin);
+    take_angles(out, &end, m, r);
     out->tokens = take(&end, r, u32);
     out->position = take(&end, r, u32);
     out->table = take(&end, n_kinds * r, u32);
@@ -87,7 +87,6 @@ void host_layout_make(host_layout *out, const model_desc *m, const stage_limits 
     out->tables = take(&end, n_kinds * r * per_ctx, u32);
     out->live = take(&end, r, 1);
     out->finite = take(&end, r + PLAN_HEAD_ROWS, 1);
-    take_angles(&end, m, r, out->cos, out->sin);
     out->readback_seen = take(&end, l->n_readback, u32);
     out->branches = take(&end, l->n_branches, PLAN_BRANCH_BYTES);
     for (uint32_t k = 0; k < KV_POOLS; k++) {
@@ -350,7 +349,7 @@ static bool on_device(const stage_plan *s)
 
 /* Of the host. A tied head that two stages map lies in the page cache once. What a CUDA device holds
  * is not the host's: its weights pass through the page cache and need not stay there. */
-static uint64_t needed_bytes(const plan *p, const model_desc *m)
+uint64_t plan_needed_bytes(const plan *p, const model_desc *m)
 {
     const stage_plan *first = &p->stage[0], *last = &p->stage[p->cuts.n_stages - 1];
     bool twice = m->tied && first != last && !on_device(first) && !on_device(last);
@@ -383,7 +382,7 @@ static uint32_t context_that_fits(const plan *p, const model_desc *m, uint64_t f
             if (n_blocks < q.n_blocks[k]) q.n_blocks[k] = (uint32_t)n_blocks;
         }
         fill_bytes(&q, m);
-        if (needed_bytes(&q, m) <= free_bytes) {
+        if (plan_needed_bytes(&q, m) <= free_bytes) {
             fits = q.n_ctx;
         } else {
             too_large = q.n_ctx;
@@ -395,11 +394,11 @@ static uint32_t context_that_fits(const plan *p, const model_desc *m, uint64_t f
 status plan_fits(plan *p, const model_desc *m, uint64_t free_bytes, errmsg *e)
 {
     const double mb = 1e6;
-    if (free_bytes != 0 && needed_bytes(p, m) > free_bytes && p->journal_may_go) {
+    if (free_bytes != 0 && plan_needed_bytes(p, m) > free_bytes && p->journal_may_go) {
         p->n_journal_blocks = 0;
         fill_bytes(p, m);
     }
-    if (free_bytes == 0 || needed_bytes(p, m) <= free_bytes) return ST_OK;
+    if (free_bytes == 0 || plan_needed_bytes(p, m) <= free_bytes) return ST_OK;
     uint32_t largest = 0;
     for (uint32_t s = 1; s < p->cuts.n_stages; s++) {
         if (stage_bytes(&p->stage[s]) > stage_bytes(&p->stage[largest])) largest = s;
@@ -412,7 +411,7 @@ status plan_fits(plan *p, const model_desc *m, uint64_t free_bytes, errmsg *e)
         e, ST_RESOURCES,
         "the run needs %.1f MB and %.1f MB are free; the largest stage is %u (layers %u..%u) with "
         "%.1f MB: weights %.1f, KV %.1f, scratch %.1f; %u sessions of context %u; %s",
-        (double)needed_bytes(p, m) / mb, (double)free_bytes / mb, largest, l->layer_begin,
+        (double)plan_needed_bytes(p, m) / mb, (double)free_bytes / mb, largest, l->layer_begin,
         l->layer_end - 1, (double)stage_bytes(l) / mb, (double)l->weights_bytes / mb,
         (double)l->kv_bytes / mb,
         (double)(l->scratch_bytes + l->host_bytes + l->process_bytes + l->slots_bytes) / mb,

@@ -79,6 +79,9 @@ typedef struct {
 MUST_USE status plan_make(plan *out, const model_desc *m, const doors *d, const plan_request *r,
                           errmsg *e);
 
+/* Of the host: what is allocated there, and the weights that must stay in its memory. */
+uint64_t plan_needed_bytes(const plan *p, const model_desc *m);
+
 /* Compare what all stages together need of the host, weights included (they must stay in memory to
  * be of use; but for what lies on CUDA devices), with what it has free (free_bytes; 0: unknown,
  * fits); when it is too much, journals that may go are dropped first. ST_RESOURCES naming the largest
@@ -95,7 +98,8 @@ typedef struct {
     uint64_t q, k, v;  /* [R, n_heads * n_head], [R, n_kv_heads * n_head] x 2 */
     uint64_t attn;     /* [R, n_heads * n_head] */
     uint64_t gate, up; /* [R, n_ff] x 2 */
-    uint64_t cos[LAYER_KINDS], sin[LAYER_KINDS]; /* [R, n_rot / 2] x 2, by kind of layer */
+    uint64_t frequency[LAYER_KINDS];     /* f64 [n_rot / 2], by kind of layer */
+    uint64_t cos[LAYER_KINDS], sin[LAYER_KINDS]; /* [R, n_rot / 2] x 2, likewise */
     uint64_t tokens, position;           /* u32 [R] x 2 */
     uint64_t table;        /* u32 [kinds, R] */
     uint64_t tables;       /* u32 [kinds * R * blocks_per_ctx]: tables of the step's branches */
@@ -126,7 +130,6 @@ typedef struct {
     uint64_t table;                   /* u32 [kinds, R] */
     uint64_t tables;                  /* u32 [kinds * R * blocks_per_ctx] */
     uint64_t live, finite;            /* u8 [R], [R + H] */
-    uint64_t cos[LAYER_KINDS], sin[LAYER_KINDS]; /* f32 [R, n_rot / 2] x 2 */
     uint64_t readback_seen;           /* u32 [n_readback] */
     uint64_t branches;                /* PLAN_BRANCH_BYTES [n_branches] */
     uint64_t branch_tables[KV_POOLS]; /* u32 [n_branches, blocks_per_ctx] by class */

@@ -128,6 +128,7 @@ int cmd_gate(int argc, char **argv)
     uint32_t n_prompt = 0, n_decode = DECODE_DEFAULT, n_kills = KILLS_DEFAULT;
     uint64_t seed = SEED_DEFAULT;
     common_options c;
+    const char *draft_path = NULL;
     const option own[] = {
         {"canary", 0, OPTION_FLAG, NULL, "break each mechanism on purpose; exits 1 when all is noticed",
          &canary, 0, 0},
@@ -139,6 +140,9 @@ int cmd_gate(int argc, char **argv)
          &n_decode, 1, DECODE_MAX},
         {"kills", 0, OPTION_U32, "N", "recovery: stages killed, over all numbers of stages. Default: 30",
          &n_kills, 1, KILLS_MAX},
+        {"draft-model", 0, OPTION_TEXT, "FILE",
+         "spec: the model that drafts in the arms where one does. Default: the model itself", &draft_path, 0,
+         0},
         {"seed", 0, OPTION_U64, "S", "of the random prompt and of sampling. Default: 42", &seed, 0, 0},
         TRACE_OPTION(c),
         SHAPE_OPTIONS(random),
@@ -159,6 +163,7 @@ int cmd_gate(int argc, char **argv)
                       .n_decode = n_decode,
                       .seed = seed,
                       .n_kills = n_kills,
+                      .draft_path = draft_path,
                       .report = &report};
     status s = n_names == 0 ? errmsg_set(&e, ST_USAGE, "which gate: " NAMES " or all?")
                             : find_gates(name[0], &begin, &end, &e);

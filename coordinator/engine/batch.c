@@ -131,7 +131,7 @@ static uint32_t rounds_now(const pipeline *p)
     uint64_t step_ns = p->n_stages > 1 && several_generate(p) ? ROUNDS_GROUPS_NS : ROUNDS_NS;
     uint64_t n = p->round_ns == 0 ? ROUNDS_FIRST : step_ns / p->round_ns + 1;
     if (prompts_wait(p)) n = least(n, ROUNDS_BESIDE_PROMPTS);
-    if (p->verify.on) n = least(n, ROUNDS_BETWEEN_DRAFTS);
+    if (p->verify.worth.on) n = least(n, ROUNDS_BETWEEN_DRAFTS);
     return least(least(n, ROUNDS_MAX), p->plan.rows_max);
 }
 
@@ -187,10 +187,16 @@ static void choose_generations(pipeline *p, flight *f)
     uint32_t n_flying = in_flight(p, STEP_OF_DRAFTS);
     if (in_flight(p, STEP_FREE) > 0 || n_flying == p->n_stages) return;
     if (n_flying == 0) admission_press(p);
-    if (verify_choose(p, f, n_flying))
+    switch (verify_choose(p, f, n_flying)) {
+    case VERIFY_STEP:
         one_group(f);
-    else if (n_flying == 0)
-        choose_free(p, f);
+        break;
+    case VERIFY_ROUNDS:
+        if (n_flying == 0) choose_free(p, f);
+        break;
+    case VERIFY_SOON:
+        break;
+    }
 }
 
 /* --- decode ------------------------------------------------------------------------------------------ */

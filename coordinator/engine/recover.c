@@ -171,8 +171,9 @@ static void record(pipeline *p, uint32_t s, uint64_t now)
                                                                     .through = p->replay.through,
                                                                     .why = t->why};
     trace_recovery(p, s, now);
-    log_warn("%s; pid %d took its place after %.3f s (end %.3f, start %.3f, %llu rows again%s %.3f)",
-             t->why.text, t->pid, seconds(t->lost_ns, now), seconds(t->lost_ns, t->reaped_ns),
+    log_warn("%s%s%s; pid %d took its place after %.3f s (end %.3f, start %.3f, %llu rows again%s %.3f)",
+             p->o.called != NULL ? p->o.called : "", p->o.called != NULL ? ", " : "", t->why.text, t->pid,
+             seconds(t->lost_ns, now), seconds(t->lost_ns, t->reaped_ns),
              seconds(t->reaped_ns, p->attached_ns), (unsigned long long)p->replay.n_rows,
              p->replay.through ? " through all stages" : "", seconds(p->attached_ns, now));
 }

@@ -109,7 +109,7 @@ static status check_drafts(const pipeline *p, const flight *f, errmsg *e)
         for (uint32_t i = 0; i < part->n_rows && right; i++) {
             uint32_t *token = &f->part[k].drawn[i];
             TRY(ring_token(p, f, part->r->session, part->first + i, token, e));
-            right = i + 1 < part->n_rows && *token == g->draft[i];
+            right = i + 1 < part->n_rows && *token == g->guesses.token[i];
         }
     }
     return ST_OK;
@@ -123,7 +123,7 @@ static void take_drafts(flight *f)
         while (!part->dead) {
             uint32_t i = part->n_drawn++;
             part->dead = generation_drew(g, part->first + i, part->drawn[i]) ||
-                         part->n_drawn == part->n_rows || part->drawn[i] != g->draft[i];
+                         part->n_drawn == part->n_rows || part->drawn[i] != g->guesses.token[i];
         }
     }
 }
@@ -231,5 +231,6 @@ status schedule_result(pipeline *p, uint64_t seq, const wire_result *result, err
     if (f->verify) take_drafts(f);
     for (uint32_t i = 0; i < f->n_results; i++) take_row(p, f, &f->result[i]);
     f->n_taken = f->n_pieces;
+    if (f->n_taken == f->n_groups) f->first_round_ns = now_ns();
     return f->n_taken == f->rounds * f->n_groups ? land(p, f, e) : ST_OK;
 }

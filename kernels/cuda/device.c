@@ -456,6 +456,7 @@ const backend *backend_cuda(void)
         .matmuls = cuda_matmuls,
         .add_rms_norm = cuda_add_rms_norm,
         .ffn = cuda_ffn,
+        .rope_angles = cuda_rope_angles,
         .rope = cuda_rope,
         .kv_write = cuda_kv_write,
         .attention = cuda_attention,

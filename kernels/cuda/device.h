@@ -105,6 +105,8 @@ status cuda_ffn(backend_queue *q, dev_ptr out, const dev_weight *gate, const dev
 status cuda_matmul(backend_queue *q, dev_ptr out, const dev_weight *w, dev_ptr x, dev_ptr bias,
                    uint32_t n_rows);
 status cuda_matmuls(backend_queue *q, const dev_product *p, uint32_t n, dev_ptr x, uint32_t n_rows);
+status cuda_rope_angles(backend_queue *q, dev_ptr cos, dev_ptr sin, const rope_waves *w,
+                        dev_ptr position, uint32_t n_rows);
 status cuda_rope(backend_queue *q, dev_ptr x, const rope_args *a, uint32_t n_heads, uint32_t n_head,
                  uint32_t n_rows);
 status cuda_kv_write(backend_queue *q, const kv_args *kv, dev_ptr k, dev_ptr v,

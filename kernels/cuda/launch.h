@@ -123,8 +123,7 @@ typedef struct {
 cudaError_t cuda_matmul_rows(cudaStream_t s, const cuda_product *p, uint32_t n, const void *prepared,
                              const int32_t *exponents, uint32_t n_rows, uint32_t n_sms);
 
-/* Two rows or more: x to f16 as core matrices, [n_rows/8][n/32][4][8 rows][8 x f16]; rows past the last are
- * left as they are. */
+/* Two rows or more: x to f16, [n_rows][n/32 blocks][32], ends zero. */
 cudaError_t cuda_prepare_many(cudaStream_t s, void *prepared, int32_t *exponents, const float *x,
                               uint32_t n, uint32_t n_rows);
 /* The same of silu (gelu: gelu) of gate times up, both f32 [n_rows, n]. */
@@ -163,6 +162,9 @@ bool cuda_rms_norm_prepares(const float *out, const float *w, uint32_t n);
 cudaError_t cuda_launch_rms_norm_prepare(cudaStream_t s, float *out, float *x, const float *y,
                                          const float *w, uint32_t n, float eps, uint32_t n_rows,
                                          void *prepared, int32_t *exponents);
+cudaError_t cuda_launch_rope_angles(cudaStream_t s, float *cos, float *sin,
+                                    const double *frequency, double magnitude, uint32_t n_pairs,
+                                    const uint32_t *position, uint32_t n_rows);
 cudaError_t cuda_launch_rope(cudaStream_t s, float *x, const float *cos, const float *sin,
                              uint32_t n_rot, bool neox, uint32_t n_heads, uint32_t n_head,
                              uint32_t n_rows);

@@ -10,7 +10,8 @@
 #include "kernels/cuda/forms.cuh"
 
 static constexpr uint32_t SHARED_MAX = 227 * 1024, OUTS = 64, TILES = OUTS / TILE_OUT;
-static constexpr uint32_t GROUP_ROWS = 8, GROUP_BLOCK = GROUP_ROWS * BLOCK_IN * 2; // of prepared rows
+static constexpr uint32_t GROUP_ROWS = 8, ROW_BLOCK = BLOCK_IN * 2; // bytes of a prepared row
+static constexpr uint32_t GROUP_BLOCK = GROUP_ROWS * ROW_BLOCK;
 
 struct rows_args {
     const char *x; // as cuda_prepare_many leaves them
@@ -109,7 +110,8 @@ static __device__ __forceinline__ void fetch_weights(char *to, const char *const
     }
 }
 
-// Each line's groups of 8 rows; those past the last are left as they are: they are columns of their own.
+// Each line's rows, in groups of 8 as core matrices: [block][4][8 rows][8 x f16]. Rows past the last are
+// left as they are: they are columns of their own.
 template <class stage, class of>
 static __device__ __forceinline__ void fetch_rows(char *to, const rows_args &a,
                                                   const stage_place<of> &p)
@@ -121,9 +123,10 @@ static __device__ __forceinline__ void fetch_rows(char *to, const rows_args &a,
 #pragma unroll
         for (uint32_t j = 0; j < of::GROUPS * PIECES; j += of::THREADS) {
             uint32_t group = (j + threadIdx.x) / PIECES, piece = (j + threadIdx.x) % PIECES;
-            if (group * GROUP_ROWS >= a.n_rows || piece >= n) continue;
+            uint32_t r = group * GROUP_ROWS + piece % 8;
+            if (r >= a.n_rows || piece >= n) continue;
             copy_16(to + stage::x_at + (line * of::GROUPS + group) * stage::group_bytes + piece * 16,
-                    a.x + ((uint64_t)group * a.n_blocks + at) * GROUP_BLOCK + piece * 16);
+                    a.x + ((uint64_t)r * a.n_blocks + at + piece / 32) * ROW_BLOCK + piece / 8 % 4 * 16);
         }
     }
 }

@@ -226,6 +226,15 @@ status cuda_ffn(backend_queue *q, dev_ptr out, const dev_weight *gate, const dev
 
 /* --- the rest ------------------------------------------------------------------------------- */
 
+status cuda_rope_angles(backend_queue *q, dev_ptr cos, dev_ptr sin, const rope_waves *w,
+                        dev_ptr position, uint32_t n_rows)
+{
+    if (n_rows == 0) return ST_OK;
+    LAUNCH(q, cuda_launch_rope_angles, cuda_address(cos), cuda_address(sin),
+           cuda_address(w->frequency), w->magnitude, w->n_pairs, cuda_address(position), n_rows);
+    return ST_OK;
+}
+
 status cuda_rope(backend_queue *q, dev_ptr x, const rope_args *a, uint32_t n_heads, uint32_t n_head,
                  uint32_t n_rows)
 {

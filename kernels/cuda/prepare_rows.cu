@@ -1,4 +1,4 @@
-// Activations for the tensor core as core matrices, a block per row.
+// Activations for the tensor core, row by row, a block for each.
 #include "kernels/cuda/activation.cuh"
 
 // What a row is made of: eight values from the k-th on.
@@ -71,12 +71,12 @@ static __global__ void __launch_bounds__(256)
         largest = max(largest, magnitude_bits(source.one(row + i)));
     int exponent = cuda_scale_exponent(block_max(largest, room));
     if (threadIdx.x == 0) exponents[r] = exponent;
-    uint4 *to = prepared + (uint64_t)(r / 8) * n_chunks * 8 + r % 8;
+    uint4 *to = prepared + (uint64_t)r * n_chunks;
     for (uint32_t c = threadIdx.x; c < n_chunks; c += 256) {
         float v[8];
         for (uint32_t i = 0; i < 8; i++)
             v[i] = c * 8 + i < n ? source.one(row + c * 8 + i) : 0.0f;
-        to[c * 8] = chunk_of(v, pow2(exponent));
+        to[c] = chunk_of(v, pow2(exponent));
     }
 }
 

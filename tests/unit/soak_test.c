@@ -124,15 +124,29 @@ static status step_some(walker *w, life *l, uint32_t n)
 
 /* Drafts that are right but for every `wrong`-th token (0: all are), of every length. */
 typedef struct {
+    draft_source source; /* the seat is the oracle */
     const stream *t;
     uint32_t wrong, n_asked;
 } oracle;
 
-static uint32_t guess(void *oracle_, const uint32_t *tokens, uint64_t n, uint32_t *out, uint32_t room)
+static void *sit(draft_source *d, const draft_task *t)
 {
-    oracle *o = oracle_;
+    (void)t;
+    return d;
+}
+
+static void leave(void *seat)
+{
+    (void)seat;
+}
+
+static uint32_t guess(void *seat, const uint32_t *tokens, uint64_t n, uint32_t *out, uint32_t room,
+                      uint64_t *spent_ns)
+{
+    oracle *o = seat;
     uint32_t next = (uint32_t)n - o->t->n_prompt, n_out = 0;
     (void)tokens;
+    *spent_ns = 0;
     if (o->n_asked++ % 7 == 6) return 0; /* nothing comes to mind */
     for (; n_out < room && next < o->t->n_truth && n_out <= o->n_asked % 9; n_out++, next++)
         out[n_out] = (o->t->truth[next] + (o->wrong != 0 && next % o->wrong == 0)) % STREAMS_VOCAB;
@@ -144,12 +158,11 @@ static status generate_some(walker *w, life *l, uint32_t n, uint32_t take)
 {
     generation *g;
     uint32_t token, stop = l->t->truth[l->k + pick(w, l->t->n_truth - l->k)];
-    oracle o = {.t = l->t, .wrong = pick(w, 5)};
+    oracle o = {{.sit = sit, .leave = leave, .guess = guess}, .t = l->t, .wrong = pick(w, 5)};
     generate_limits limits = {.n_max = n, .stop = &stop, .n_stop = pick(w, 4) == 0};
     if (pick(w, 3) != 0) limits.n_draft = 1 + pick(w, GENERATE_DRAFT_MAX);
     limits.draft_always = pick(w, 2) == 0;
-    if (pick(w, 4) != 0) limits.draft = guess; /* otherwise what the session's own tokens suggest */
-    limits.draft_ctx = &o;
+    if (pick(w, 4) != 0) limits.draft = &o.source; /* otherwise what the session's own tokens suggest */
     TRY(session_generate(l->s, l->t->truth[l->k], &limits, &g, &w->why));
     status s = ST_OK;
     for (uint32_t i = 0; i < take; i++) {
