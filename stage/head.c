@@ -155,6 +155,7 @@ static status fly(stage *s, const stage_head_args *a, errmsg *e)
                (uint64_t)h->n * s->m->n_vocab * sizeof(float), &h->drained);
     }
     TRY_OP(event_record, &h->done);
+    h->flying = true;
     return ST_OK;
 }
 
@@ -211,11 +212,21 @@ static status check_hidden(const stage *s, errmsg *e)
     return ST_OK;
 }
 
+/* Nothing on the device reads or writes the flight's memory any more. */
+static status arrive(stage *s, errmsg *e)
+{
+    head_flight *h = &s->head;
+    if (!h->flying) return ST_OK;
+    TRY_OP(event_wait, h->done);
+    if (h->keeps) TRY_OP(event_wait, h->drained);
+    h->flying = false;
+    return ST_OK;
+}
+
 static status land(stage *s, errmsg *e)
 {
     head_flight *h = &s->head;
-    TRY_OP(event_wait, h->done);
-    if (h->keeps) TRY_OP(event_wait, h->drained);
+    TRY(arrive(s, e));
     TRY(check_hidden(s, e));
     for (uint32_t i = 0; i < h->n; i++)
         commit(s, i);
@@ -229,6 +240,7 @@ status stage_head_begin(stage *s, const stage_head_args *a, errmsg *e)
     CHECK(s->last);
     TRY(check_out(s, a->out, e));
     TRY(check_samplers(s, a->samplers, e));
+    TRY(arrive(s, e));
     *h = (head_flight){.out = a->out,
                        .seq = a->seq,
                        .drawn = a->drawn,

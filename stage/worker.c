@@ -165,16 +165,7 @@ static void add(_Atomic uint64_t *word, uint64_t n)
     atomic_fetch_add_explicit(word, n, memory_order_relaxed);
 }
 
-/* One group in one round. */
-typedef struct {
-    uint64_t seq;
-    uint32_t round, g, n_rows, n_live;
-    wire_row *rows;
-    bool prime;
-} piece;
-
-/* The layers, over rows of which one lives at least. */
-static status walk(worker *w, const piece *x, errmsg *e)
+status worker_walk(worker *w, const piece *x, errmsg *e)
 {
     bool corrupt = inject_at(&w->injector, x->prime ? FAULT_AT_PRIME : FAULT_AT_DECODE, x->seq);
     if (x->n_rows > 0 && x->n_live == 0) return ST_OK;
@@ -210,7 +201,7 @@ static void count_step(worker *w, const step_view *v)
     if (w->config.n_stages > 1) add(prime ? &n->n_prime_batches_split : &n->n_batches_split, 1);
 }
 
-static void count_piece(worker *w, const piece *x, uint64_t busy_ns)
+void worker_count_piece(worker *w, const piece *x, uint64_t busy_ns)
 {
     if (x->round == 0 && x->g == 0) count_step(w, &w->rounds.v);
     add(&w->words->busy_ns, busy_ns);
@@ -259,17 +250,27 @@ static status run_piece(worker *w, piece *x, errmsg *e)
     /* What the message says is put on the device while the rows are on their way. */
     if (!fed) TRY(stage_rows(w->body, x->rows, x->n_rows, v->step->n_samplers, e));
     busy = now_ns() - begin;
+    if (linked) TRY(worker_land(w, e)); /* before waiting for others */
     if (linked && (fed || !is_first(w))) TRY(receive(w, x, e));
     begin = now_ns();
     if (fed) TRY(stage_rows(w->body, x->rows, x->n_rows, v->step->n_samplers, e));
     x->n_live = rounds_live(&w->rounds, x->g);
-    TRY(walk(w, x, e));
+    TRY(worker_walk(w, x, e));
     wire_result r = {.round = x->round, .group = x->g};
     if (is_last(w)) {
-        TRY(stage_head(w->body, v->samplers, &w->results, x->seq, &r.n_rows,
-                       rounds_drawn(&w->rounds, x->g), e));
+        const stage_head_args a = {.samplers = v->samplers,
+                                   .out = &w->results,
+                                   .seq = x->seq,
+                                   .drawn = rounds_drawn(&w->rounds, x->g)};
+        TRY(worker_land(w, e));
+        TRY(stage_head_begin(w->body, &a, e));
+        if (worker_lands_later(w))
+            w->landing_seq = x->seq;
+        else
+            TRY(stage_head_end(w->body, &r.n_rows, e));
     }
-    count_piece(w, x, busy + now_ns() - begin);
+    worker_count_piece(w, x, busy + now_ns() - begin);
+    if (w->landing_seq != 0) return ST_OK;
     if (is_last(w)) return end_piece(w, x, &r, e);
     keep_begin(&w->sent, w->body, x->rows, x->n_rows);
     TRY(send_on(w, x, e));
@@ -277,6 +278,12 @@ static status run_piece(worker *w, piece *x, errmsg *e)
     TRY(keep_rows(&w->sent, w->body, backend_of(w), x->seq, x->rows, x->n_rows, e));
     rounds_advance(&w->rounds, x->g);
     return ST_OK;
+}
+
+void worker_done(worker *w, uint64_t seq)
+{
+    atomic_store_explicit(&w->words->step_done, seq, memory_order_release);
+    atomic_fetch_add_explicit(&w->words->progress, 1, memory_order_release);
 }
 
 static status step(worker *w, const void *frame, errmsg *e)
@@ -290,10 +297,10 @@ static status step(worker *w, const void *frame, errmsg *e)
         w->applied_seq = x.seq;
     }
     TRY(rounds_begin(&w->rounds, &v, e));
+    if (worker_runs_ahead(w, &v)) return worker_step_ahead(w, &x, e);
     for (x.round = 0; x.round < v.step->rounds; x.round++)
         for (x.g = 0; x.g < v.step->n_groups; x.g++) TRY(run_piece(w, &x, e));
-    atomic_store_explicit(&w->words->step_done, x.seq, memory_order_release);
-    atomic_fetch_add_explicit(&w->words->progress, 1, memory_order_release);
+    if (w->landing_seq == 0) worker_done(w, x.seq);
     return ST_OK;
 }
 
@@ -352,19 +359,29 @@ static void release(worker *w)
     if (w->file != NULL) gguf_close(w->file);
 }
 
+/* A message, or none: then, and before all but a step, which can be put behind them, results that are on
+ * their way are fetched. */
+static status serve(worker *w, const mail *m, errmsg *e)
+{
+    if (w->faulted) return ST_OK;
+    if (m == NULL || wire_head(m->frame)->kind != WIRE_STEP) {
+        status landed = worker_land(w, e);
+        if (landed != ST_OK && landed != ST_CLOSED) return landed;
+    }
+    return m != NULL ? handle(w, m, e) : ST_OK;
+}
+
 static void *worker_main(void *arg)
 {
     worker *w = arg;
     pthread_setname_np(pthread_self(), "worker");
     while (atomic_load_explicit(&w->stop, memory_order_acquire) == 0) {
-        mail *m = mailbox_pop(&w->inbox, IDLE_MS);
-        if (m == NULL) {
-            if (!w->faulted && atomic_load(&w->words->state) == STAGE_READY)
-                inject_at(&w->injector, FAULT_AT_IDLE, FAULT_STEP_ANY);
-            continue;
-        }
+        bool lands = w->landing_seq != 0 && !w->faulted;
+        mail *m = mailbox_pop(&w->inbox, lands ? 0 : IDLE_MS);
+        if (m == NULL && !lands && !w->faulted && atomic_load(&w->words->state) == STAGE_READY)
+            inject_at(&w->injector, FAULT_AT_IDLE, FAULT_STEP_ANY);
         errmsg e = {0};
-        status s = w->faulted ? ST_OK : handle(w, m, &e);
+        status s = serve(w, m, &e);
         free(m);
         if (s != ST_OK && s != ST_CLOSED) {
             errmsg_set(&e, s, "stage %u: %s", w->stage_i, status_word(s));

@@ -1,6 +1,7 @@
 /* worker_impl.h - what the files of the worker share; nobody else includes it.
  *
- * worker.c loads, runs steps and is the thread; worker_replay.c is what it does when a stage was lost. */
+ * worker.c loads, runs steps and is the thread; worker_ahead.c puts steps behind each other on the device;
+ * worker_replay.c is what it does when a stage was lost. */
 #ifndef STAGE_WORKER_IMPL_H
 #define STAGE_WORKER_IMPL_H
 
@@ -36,6 +37,7 @@ struct worker {
     bool corrupt_probe;              /* kind=corrupt,at=load */
     bool corrupt_replay;             /* kind=corrupt,at=recovery: the next row that it replays */
     bool faulted;
+    uint64_t landing_seq;            /* the step whose results are on their way (worker_land); 0: none */
     uint64_t applied_seq;            /* the last step whose KV operations were applied */
     uint32_t n_replays;              /* since the one with STEP_RESET */
 };
@@ -63,6 +65,30 @@ static inline const backend *backend_of(const worker *w)
 /* A message to the coordinator. */
 MUST_USE status worker_say(worker *w, wire_kind kind, uint64_t seq, const void *body,
                            uint32_t body_bytes, errmsg *e);
+/* One group in one round. */
+typedef struct {
+    uint64_t seq;
+    uint32_t round, g, n_rows, n_live;
+    wire_row *rows;
+    bool prime;
+} piece;
+
+/* The layers, over rows of which one lives at least. */
+MUST_USE status worker_walk(worker *w, const piece *x, errmsg *e);
+void worker_count_piece(worker *w, const piece *x, uint64_t busy_ns);
+/* All that a step asked for is done. */
+void worker_done(worker *w, uint64_t seq);
+
+/* Where the device works while the host does and nothing crosses a boundary, the rounds of a step are
+ * put behind each other: the device feeds each one itself. */
+bool worker_runs_ahead(const worker *w, const step_view *v);
+MUST_USE status worker_step_ahead(worker *w, piece *x, errmsg *e);
+
+/* Whether the results of the step in hand, of one round, may be fetched while the next is walked. */
+bool worker_lands_later(const worker *w);
+/* Fetch and tell the results that are on their way, if any are. */
+MUST_USE status worker_land(worker *w, errmsg *e);
+
 /* The faults of at=recovery. */
 void worker_inject_recovery(worker *w);
 /* kind=corrupt: the top mantissa bit of the first value, on the device. */

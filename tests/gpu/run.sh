@@ -41,7 +41,7 @@ models() {
 for step in "${steps[@]}"; do
     case $step in
     tests)
-        for t in matmul ops attention; do check "gpu $t" 300 "$build/bin/tests/gpu_${t}_test"; done
+        for t in matmul ops attention sample; do check "gpu $t" 300 "$build/bin/tests/gpu_${t}_test"; done
         ;;
     gates)
         for n in 1 2 4; do
@@ -68,7 +68,7 @@ for step in "${steps[@]}"; do
         ;;
     sanitizer)
         # One test asks for more memory than there is: that error is the driver's answer, not a fault.
-        for t in ops attention; do
+        for t in ops attention sample; do
             check "memcheck $t" 60 compute-sanitizer --tool memcheck --report-api-errors no \
                 --error-exitcode 9 "$build/bin/tests/gpu_${t}_test"
         done

@@ -1,0 +1,95 @@
+/* Steps behind each other on the device.
+ *
+ * Rounds: while the device walks round r and draws its tokens, round r + 1 is put behind it, with the
+ * tokens as the device has them, and only then the host waits for what round r drew. So it knows the
+ * history before it says how round r + 1 draws, and its own work, messages included, costs the device
+ * nothing. A row that drew a stop has ended on the device already: what is behind it does nothing.
+ *
+ * Steps of one round: results stay on their way until the next step's walk is behind them, or nothing
+ * else is there to do. */
+#include "stage/worker_impl.h"
+
+#include "common/clock.h"
+
+static bool alone_and_queued(const worker *w)
+{
+    return w->config.n_stages == 1 && !backend_of(w)->in_call;
+}
+
+bool worker_runs_ahead(const worker *w, const step_view *v)
+{
+    return alone_and_queued(w) && v->step->rounds > 1 && v->step->n_groups == 1;
+}
+
+bool worker_lands_later(const worker *w)
+{
+    const wire_step *step = w->rounds.v.step;
+    return is_last(w) && !backend_of(w)->in_call && step->rounds == 1 && step->n_groups == 1;
+}
+
+status worker_land(worker *w, errmsg *e)
+{
+    uint64_t seq = w->landing_seq;
+    wire_result r = {0};
+    if (seq == 0) return ST_OK;
+    w->landing_seq = 0;
+    TRY(stage_head_end(w->body, &r.n_rows, e));
+    TRY(worker_say(w, WIRE_RESULT, seq, &r, sizeof r, e));
+    worker_done(w, seq);
+    return ST_OK;
+}
+
+static status begin_round(worker *w, piece *x, errmsg *e)
+{
+    uint32_t n_samplers = w->rounds.v.step->n_samplers;
+    x->rows = rounds_group(&w->rounds, x->g, &x->n_rows);
+    x->n_live = rounds_live(&w->rounds, x->g);
+    if (x->round == 0)
+        TRY(stage_rows(w->body, x->rows, x->n_rows, n_samplers, e));
+    else
+        TRY(stage_rows_ahead(w->body, x->rows, x->n_rows, n_samplers, e));
+    return worker_walk(w, x, e);
+}
+
+/* What round x drew, to the coordinator and to the rows of the round behind it. */
+static status end_round(worker *w, const piece *x, uint64_t *begin_ns, errmsg *e)
+{
+    wire_result r = {.round = x->round, .group = x->g};
+    if (x->n_live > 0) TRY(stage_head_end(w->body, &r.n_rows, e));
+    uint64_t now = now_ns();
+    worker_count_piece(w, x, now - *begin_ns);
+    *begin_ns = now;
+    if (x->n_live > 0) rounds_settle(&w->rounds, x->round, x->g);
+    return worker_say(w, WIRE_RESULT, x->seq, &r, sizeof r, e);
+}
+
+status worker_step_ahead(worker *w, piece *x, errmsg *e)
+{
+    const step_view *v = &w->rounds.v;
+    const uint32_t n_rounds = v->step->rounds;
+    stage_head_args a = {.samplers = v->samplers,
+                         .out = &w->results,
+                         .seq = x->seq,
+                         .drawn = rounds_drawn(&w->rounds, x->g),
+                         .stops = v->stops};
+    uint64_t begin_ns = now_ns();
+    piece before = *x;
+    for (; x->round < n_rounds; x->round++) {
+        if (x->round == 0 || before.n_live > 0) TRY(begin_round(w, x, e));
+        if (x->round == 0) TRY(worker_land(w, e));
+        if (x->round > 0) TRY(end_round(w, &before, &begin_ns, e));
+        if (x->round > 0 && before.n_live > 0) stage_rows_known(w->body, x->rows);
+        x->n_live = rounds_live(&w->rounds, x->g);
+        before = *x;
+        if (x->n_live == 0) continue;
+        a.round = x->round;
+        a.feeds = x->round + 1 < n_rounds;
+        TRY(stage_head_begin(w->body, &a, e));
+        if (!a.feeds) continue;
+        rounds_expire(&w->rounds, x->round, x->g);
+        rounds_advance(&w->rounds, x->g);
+    }
+    TRY(end_round(w, &before, &begin_ns, e));
+    worker_done(w, x->seq);
+    return ST_OK;
+}
