@@ -95,7 +95,7 @@ static status draw(stage *s, const stage_head_args *a, uint32_t at, uint32_t n, 
         fill(s, a, row_i[i], &rows[i]);
         for (; i + run < at + n && samples(&s->rows[row_i[i + run]]); run++)
             fill(s, a, row_i[i + run], &rows[i + run]);
-        x.rows = on_device(&rows[i]);
+        x.rows = &rows[i];
         TRY_OP(sample, on_device(&results[i]),
                dev_offset(logits, (uint64_t)(i - at) * s->m->n_vocab * sizeof(float)), &x, run);
     }

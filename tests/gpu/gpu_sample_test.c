@@ -84,7 +84,7 @@ static void batch_put(const batch *b)
 /* On the queue. feeds: tokens and live come along. */
 static void batch_draw(const batch *b, bool feeds)
 {
-    sample_args a = {.rows = at(b->rows), .flags = b->on_flags, .n_vocab = b->n_vocab};
+    sample_args a = {.rows = b->rows, .flags = b->on_flags, .n_vocab = b->n_vocab};
     if (feeds) {
         a.tokens = b->on_tokens;
         a.live = b->on_live;
@@ -157,7 +157,7 @@ static void neighbours_change_nothing(void **state)
     wait_all();
     memcpy(together, b.out, sizeof together);
     for (uint32_t r = 0; r < 16; r++) {
-        sample_args a = {.rows = at(&b.rows[r]), .flags = b.on_flags, .n_vocab = b.n_vocab};
+        sample_args a = {.rows = &b.rows[r], .flags = b.on_flags, .n_vocab = b.n_vocab};
         dev_ptr logits = dev_offset(b.on_logits, (uint64_t)r * b.n_vocab * sizeof(float));
         assert_int_equal(gpu.b->sample(gpu.q, at(b.out), logits, &a, 1), ST_OK);
         wait_all();
