@@ -350,7 +350,7 @@ static bool on_device(const stage_plan *s)
 
 /* Of the host. A tied head that two stages map lies in the page cache once. What a CUDA device holds
  * is not the host's: its weights pass through the page cache and need not stay there. */
-static uint64_t needed_bytes(const plan *p, const model_desc *m)
+uint64_t plan_needed_bytes(const plan *p, const model_desc *m)
 {
     const stage_plan *first = &p->stage[0], *last = &p->stage[p->cuts.n_stages - 1];
     bool twice = m->tied && first != last && !on_device(first) && !on_device(last);
@@ -383,7 +383,7 @@ static uint32_t context_that_fits(const plan *p, const model_desc *m, uint64_t f
             if (n_blocks < q.n_blocks[k]) q.n_blocks[k] = (uint32_t)n_blocks;
         }
         fill_bytes(&q, m);
-        if (needed_bytes(&q, m) <= free_bytes) {
+        if (plan_needed_bytes(&q, m) <= free_bytes) {
             fits = q.n_ctx;
         } else {
             too_large = q.n_ctx;
@@ -395,11 +395,11 @@ static uint32_t context_that_fits(const plan *p, const model_desc *m, uint64_t f
 status plan_fits(plan *p, const model_desc *m, uint64_t free_bytes, errmsg *e)
 {
     const double mb = 1e6;
-    if (free_bytes != 0 && needed_bytes(p, m) > free_bytes && p->journal_may_go) {
+    if (free_bytes != 0 && plan_needed_bytes(p, m) > free_bytes && p->journal_may_go) {
         p->n_journal_blocks = 0;
         fill_bytes(p, m);
     }
-    if (free_bytes == 0 || needed_bytes(p, m) <= free_bytes) return ST_OK;
+    if (free_bytes == 0 || plan_needed_bytes(p, m) <= free_bytes) return ST_OK;
     uint32_t largest = 0;
     for (uint32_t s = 1; s < p->cuts.n_stages; s++) {
         if (stage_bytes(&p->stage[s]) > stage_bytes(&p->stage[largest])) largest = s;
@@ -412,7 +412,7 @@ status plan_fits(plan *p, const model_desc *m, uint64_t free_bytes, errmsg *e)
         e, ST_RESOURCES,
         "the run needs %.1f MB and %.1f MB are free; the largest stage is %u (layers %u..%u) with "
         "%.1f MB: weights %.1f, KV %.1f, scratch %.1f; %u sessions of context %u; %s",
-        (double)needed_bytes(p, m) / mb, (double)free_bytes / mb, largest, l->layer_begin,
+        (double)plan_needed_bytes(p, m) / mb, (double)free_bytes / mb, largest, l->layer_begin,
         l->layer_end - 1, (double)stage_bytes(l) / mb, (double)l->weights_bytes / mb,
         (double)l->kv_bytes / mb,
         (double)(l->scratch_bytes + l->host_bytes + l->process_bytes + l->slots_bytes) / mb,

@@ -79,6 +79,9 @@ typedef struct {
 MUST_USE status plan_make(plan *out, const model_desc *m, const doors *d, const plan_request *r,
                           errmsg *e);
 
+/* Of the host: what is allocated there, and the weights that must stay in its memory. */
+uint64_t plan_needed_bytes(const plan *p, const model_desc *m);
+
 /* Compare what all stages together need of the host, weights included (they must stay in memory to
  * be of use; but for what lies on CUDA devices), with what it has free (free_bytes; 0: unknown,
  * fits); when it is too much, journals that may go are dropped first. ST_RESOURCES naming the largest

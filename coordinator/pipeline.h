@@ -16,11 +16,13 @@
 #include "common/plan.h"
 #include "common/runblock.h"
 #include "common/sampler.h"
+#include "coordinator/draft.h"
 
 typedef struct pipeline pipeline;
 typedef struct session session;
 typedef struct pending pending;
 typedef struct generation generation;
+struct trace;
 
 /* Told while opening, from the engine thread: bytes loaded per stage. */
 typedef void (*pipeline_progress)(void *ctx, uint32_t stage, uint64_t done_bytes,
@@ -28,6 +30,7 @@ typedef void (*pipeline_progress)(void *ctx, uint32_t stage, uint64_t done_bytes
 
 typedef struct {
     const char *model_path;
+    const char *called;          /* NULL, or who its stages are, for lines about them: "draft model" */
     int model_fd;                /* > 0: the model is this file, kept by the caller, and its pages are
                                   * memory in use already (a memfd); model_path is then its name */
     const doors *doors;
@@ -43,6 +46,7 @@ typedef struct {
     uint32_t restart_window_ms;  /* 0: 60 s */
     pipeline_progress on_progress; /* may be NULL */
     void *progress_ctx;
+    struct trace *trace;         /* coordinator/trace/trace.h, open as long as the pipeline; NULL: none */
 } pipeline_options;
 
 #define RESTARTS_DEFAULT 10u
@@ -179,13 +183,6 @@ void pending_drop(pending *w);
 #define GENERATE_STOPS_MAX 15u
 #define GENERATE_DRAFT_MAX 16u
 
-/* What may follow tokens [n], the session's own and the one that is applied next: fills out with up
- * to `room` tokens, returns how many. Called from the engine thread: it must not wait, nor call this
- * library. Between two calls of one generation the tokens only grow. A wrong draft costs time, never
- * a bit. */
-typedef uint32_t (*draft_guess)(void *ctx, const uint32_t *tokens, uint64_t n, uint32_t *out,
-                                uint32_t room);
-
 typedef struct {
     uint64_t n_max;              /* draw at most so many tokens, >= 1 */
     const uint32_t *stop;        /* drawing one of these ends it; [n_stop], copied */
@@ -193,9 +190,8 @@ typedef struct {
     uint32_t n_draft;            /* <= GENERATE_DRAFT_MAX: verify up to so many drafted tokens in one
                                   * step, where that measures faster; 0: never */
     bool draft_always;           /* wherever there is a draft, faster or not */
-    draft_guess draft;           /* NULL: what followed the last tokens when they last stood in the
-                                  * session (prompt lookup) */
-    void *draft_ctx;
+    draft_source *draft;         /* outlives the generation; NULL: what followed the last tokens when
+                                  * they last stood in the session (prompt lookup) */
     void (*on_more)(void *ctx);  /* NULL, or told from the engine thread that tokens came or that it
                                   * ended: it may only signal, and call nothing of this library */
     void *ctx;

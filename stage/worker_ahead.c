@@ -10,6 +10,7 @@
 #include "stage/worker_impl.h"
 
 #include "common/clock.h"
+#include "stage/span.h"
 
 static bool alone_and_queued(const worker *w)
 {
@@ -55,7 +56,12 @@ static status begin_round(worker *w, piece *x, errmsg *e)
 static status end_round(worker *w, const piece *x, uint64_t *begin_ns, errmsg *e)
 {
     wire_result r = {.round = x->round, .group = x->g};
-    if (x->n_live > 0) TRY(stage_head_end(w->body, &r.n_rows, e));
+    if (x->n_live > 0) {
+        span drawing = span_begin(TRACE_HEAD);
+        status s = stage_head_end(w->body, &r.n_rows, e);
+        span_end(s == ST_OK ? w->trace : NULL, &drawing, worker_shown(w, x, r.n_rows));
+        TRY(s);
+    }
     uint64_t now = now_ns();
     worker_count_piece(w, x, now - *begin_ns);
     *begin_ns = now;
@@ -63,33 +69,42 @@ static status end_round(worker *w, const piece *x, uint64_t *begin_ns, errmsg *e
     return worker_say(w, WIRE_RESULT, x->seq, &r, sizeof r, e);
 }
 
-status worker_step_ahead(worker *w, piece *x, errmsg *e)
+/* Round x behind `before`, which ends here: its walk, then what `before` drew, then its head. */
+static status run_round(worker *w, piece *x, const piece *before, uint64_t *begin_ns, errmsg *e)
 {
     const step_view *v = &w->rounds.v;
-    const uint32_t n_rounds = v->step->rounds;
-    stage_head_args a = {.samplers = v->samplers,
-                         .out = &w->results,
-                         .seq = x->seq,
-                         .drawn = rounds_drawn(&w->rounds, x->g),
-                         .stops = v->stops};
+    const bool goes_on = x->round + 1 < v->step->rounds;
+    const stage_head_args a = {.samplers = v->samplers,
+                               .out = &w->results,
+                               .seq = x->seq,
+                               .drawn = rounds_drawn(&w->rounds, x->g),
+                               .feeds = goes_on,
+                               .round = x->round,
+                               .stops = v->stops};
+    if (x->round == 0 || before->n_live > 0) TRY(begin_round(w, x, e));
+    if (x->round == 0) TRY(worker_land(w, e));
+    if (x->round > 0) TRY(end_round(w, before, begin_ns, e));
+    if (x->round > 0 && before->n_live > 0) stage_rows_known(w->body, x->rows);
+    x->n_live = rounds_live(&w->rounds, x->g);
+    if (x->n_live > 0) TRY(stage_head_begin(w->body, &a, e));
+    if (!goes_on) return end_round(w, x, begin_ns, e);
+    if (x->n_live == 0) return ST_OK;
+    rounds_expire(&w->rounds, x->round, x->g);
+    rounds_advance(&w->rounds, x->g);
+    return ST_OK;
+}
+
+status worker_step_ahead(worker *w, piece *x, errmsg *e)
+{
     uint64_t begin_ns = now_ns();
     piece before = *x;
-    for (; x->round < n_rounds; x->round++) {
-        if (x->round == 0 || before.n_live > 0) TRY(begin_round(w, x, e));
-        if (x->round == 0) TRY(worker_land(w, e));
-        if (x->round > 0) TRY(end_round(w, &before, &begin_ns, e));
-        if (x->round > 0 && before.n_live > 0) stage_rows_known(w->body, x->rows);
-        x->n_live = rounds_live(&w->rounds, x->g);
+    for (; x->round < w->rounds.v.step->rounds; x->round++) {
+        span passing = span_begin(TRACE_DECODE);
+        status s = run_round(w, x, &before, &begin_ns, e);
+        span_end(s == ST_OK ? w->trace : NULL, &passing, worker_shown(w, x, x->n_live));
+        TRY(s);
         before = *x;
-        if (x->n_live == 0) continue;
-        a.round = x->round;
-        a.feeds = x->round + 1 < n_rounds;
-        TRY(stage_head_begin(w->body, &a, e));
-        if (!a.feeds) continue;
-        rounds_expire(&w->rounds, x->round, x->g);
-        rounds_advance(&w->rounds, x->g);
     }
-    TRY(end_round(w, &before, &begin_ns, e));
     worker_done(w, x->seq);
     return ST_OK;
 }

@@ -10,6 +10,7 @@
 #include "stage/inject.h"
 #include "stage/keep.h"
 #include "stage/rounds.h"
+#include "stage/span.h"
 #include "stage/stage.h"
 #include "stage/worker.h"
 
@@ -33,6 +34,8 @@ struct worker {
     readback results;
     journal sent, received;          /* of the boundaries out and in; without a map: none */
     rounds rounds;
+    trace_block *traces;             /* NULL: no trace is written */
+    trace_ring *trace;               /* ours in it, or NULL */
     injector injector;
     bool corrupt_probe;              /* kind=corrupt,at=load */
     bool corrupt_replay;             /* kind=corrupt,at=recovery: the next row that it replays */
@@ -65,6 +68,7 @@ static inline const backend *backend_of(const worker *w)
 /* A message to the coordinator. */
 MUST_USE status worker_say(worker *w, wire_kind kind, uint64_t seq, const void *body,
                            uint32_t body_bytes, errmsg *e);
+
 /* One group in one round. */
 typedef struct {
     uint64_t seq;
@@ -76,6 +80,8 @@ typedef struct {
 /* The layers, over rows of which one lives at least. */
 MUST_USE status worker_walk(worker *w, const piece *x, errmsg *e);
 void worker_count_piece(worker *w, const piece *x, uint64_t busy_ns);
+/* What a trace says of a piece, n rows of it. */
+trace_event worker_shown(const worker *w, const piece *x, uint32_t n_rows);
 /* All that a step asked for is done. */
 void worker_done(worker *w, uint64_t seq);
 

@@ -2,6 +2,7 @@
 #include "coordinator/machine/boundaries.h"
 #include "coordinator/machine/inventory.h"
 #include "coordinator/machine/placement.h"
+#include "coordinator/commands/draft_option.h"
 #include "coordinator/commands/output.h"
 #include "coordinator/commands/preview.h"
 #include "coordinator/shape/shape.h"
@@ -105,8 +106,30 @@ static json_t *stage_json(const stage_plan *s, uint32_t i)
                      (json_int_t)s->host_bytes, "process_bytes", (json_int_t)s->process_bytes);
 }
 
+/* The model that drafts, one stage of its own. */
+static status print_draft(const draft_option *o, errmsg *e)
+{
+    const stage_plan *s = &o->look.plan->stage[0];
+    const model_desc *m = o->look.model;
+    char device[INVENTORY_DEVICE_TEXT], b[5][OUTPUT_BYTES_TEXT];
+    return output_line(e, "draft model: %s, %u layers, %u wide, on %s: weights %s, kv %s, scratch %s, host %s; needs %s",
+                       m->arch, m->n_layers, m->n_embd, inventory_device_text(device, s->device),
+                       output_bytes(b[0], s->weights_bytes), output_bytes(b[1], s->kv_bytes),
+                       output_bytes(b[2], s->scratch_bytes),
+                       output_bytes(b[3], s->host_bytes + s->process_bytes),
+                       output_bytes(b[4], plan_needed_bytes(o->look.plan, m)));
+}
+
+static json_t *draft_json(const draft_option *o)
+{
+    if (o == NULL) return json_null();
+    return json_pack("{s:s, s:I, s:o, s:I}", "arch", o->look.model->arch, "n_layers",
+                     (json_int_t)o->look.model->n_layers, "stage", stage_json(&o->look.plan->stage[0], 0),
+                     "needs_bytes", (json_int_t)plan_needed_bytes(o->look.plan, o->look.model));
+}
+
 static status print_json(const preview *v, const doors *d, const gpu_list *gpus,
-                         uint64_t free_bytes, bool fits, errmsg *e)
+                         uint64_t free_bytes, const draft_option *draft, bool fits, errmsg *e)
 {
     const plan *p = v->plan;
     json_t *cuts = json_array(), *stages = json_array(), *boundaries = json_array();
@@ -135,10 +158,11 @@ static status print_json(const preview *v, const doors *d, const gpu_list *gpus,
                             "n_blocks", (json_int_t)p->n_blocks[KV_CLASS_GLOBAL], "n_window_blocks",
                             (json_int_t)p->n_blocks[KV_CLASS_WINDOW], "kv_type",
                             preview_kv_word(p));
-    json_t *rest = json_pack("{s:o, s:o, s:o, s:I, s:I, s:I, s:b}", "stages", stages, "boundaries",
+    json_t *rest = json_pack("{s:o, s:o, s:o, s:I, s:I, s:o, s:I, s:b}", "stages", stages, "boundaries",
                              boundaries, "host", host,
                              "total_bytes", (json_int_t)p->total_bytes, "weights_total_bytes",
-                             (json_int_t)p->weights_total_bytes, "memory_available_bytes",
+                             (json_int_t)p->weights_total_bytes, "draft", draft_json(draft),
+                             "memory_available_bytes",
                              (json_int_t)free_bytes, "fits", (int)fits);
     if (all == NULL || rest == NULL || json_object_update(all, rest) != 0) {
         json_decref(all);
@@ -148,21 +172,27 @@ static status print_json(const preview *v, const doors *d, const gpu_list *gpus,
     return output_json(all, e);
 }
 
-static status make_plan(common_options *c, errmsg *e)
+static status make_plan(common_options *c, const char *draft_path, errmsg *e)
 {
     status s;
     preview v = {0};
+    draft_option draft = {0};
+    const draft_option *beside = draft_path != NULL ? &draft : NULL;
     errmsg fit = {0};
     gpu_list gpus;
     TRY_DONE(s, placement_resolve(&c->doors, &gpus, e));
     TRY_DONE(s, preview_open(&v, c, e));
+    if (beside != NULL) TRY_DONE(s, draft_option_look(&draft, draft_path, c, &v, e));
     uint64_t free_bytes = inventory_memory_available();
     status fits = placement_fits(v.plan, &gpus, &fit);
     if (fits == ST_OK) fits = plan_fits(v.plan, v.model, free_bytes, &fit);
-    TRY_DONE(s, c->json ? print_json(&v, &c->doors, &gpus, free_bytes, fits == ST_OK, e)
+    if (fits == ST_OK && beside != NULL) fits = draft_option_fits(&draft, &v, &fit);
+    TRY_DONE(s, c->json ? print_json(&v, &c->doors, &gpus, free_bytes, beside, fits == ST_OK, e)
                         : print_table(&v, &c->doors, &gpus, free_bytes, e));
+    if (beside != NULL && !c->json) TRY_DONE(s, print_draft(&draft, e));
     if (fits != ST_OK) s = errmsg_set(e, fits, "%s", fit.text);
 done:
+    draft_option_close(&draft);
     preview_close(&v);
     return s;
 }
@@ -170,7 +200,8 @@ done:
 int cmd_plan(int argc, char **argv)
 {
     shape_options random = {0};
-    const option own[] = {SHAPE_OPTIONS(random)};
+    const char *draft_path = NULL;
+    const option own[] = {DRAFT_MODEL_OPTION(draft_path), SHAPE_OPTIONS(random)};
     const uint32_t n_own = sizeof own / sizeof *own;
     common_options c;
     errmsg e = {0};
@@ -182,6 +213,6 @@ int cmd_plan(int argc, char **argv)
         return 0;
     }
     status s = shape_take(&random, &c, &e);
-    if (s == ST_OK) s = make_plan(&c, &e);
+    if (s == ST_OK) s = make_plan(&c, draft_path, &e);
     return s == ST_OK ? 0 : command_failed(&e);
 }

@@ -10,25 +10,27 @@
 #include "common/wire.h"
 #include "coordinator/engine/child.h"
 #include "coordinator/engine/chunk.h"
-#include "coordinator/engine/draft.h"
+#include "coordinator/engine/guesses.h"
 #include "coordinator/engine/mirror.h"
 #include "coordinator/engine/prefix.h"
 #include "coordinator/machine/gpus.h"
 #include "coordinator/pipeline.h"
 #include "coordinator/engine/rundir.h"
+#include "coordinator/trace/trace.h"
+#include "coordinator/engine/worth.h"
 
 #include <pthread.h>
 
-/* What steps of generations took of late, by rows (verify.c). */
-#define VERIFY_CELLS 64u
+/* Speculation, over all generations (verify.c). */
 typedef struct {
-    double round_ns[VERIFY_CELLS];  /* a round of a free-running step; 0: not known */
-    double step_ns[VERIFY_CELLS];   /* a step that verifies */
-    uint64_t landed_ns;             /* when the last of these came back */
-    bool on;                        /* drafts were worth it when there were some last */
-    uint32_t n_dry;                 /* steps since then */
+    worth worth;
+    uint64_t landed_ns;         /* when the last step of generations came back */
+    uint32_t n_dry;             /* steps since there was a draft */
+    guess_record record;
+    uint64_t held_ns;           /* generations wait for drafts since then; 0: they do not */
+    bool allowed;               /* drafts that cost have had their allowance */
     draft_counts counts;
-} verify_costs;
+} verify_state;
 
 typedef enum {
     PHASE_STARTING, /* processes spawned, weights loading */
@@ -115,10 +117,7 @@ struct generation {
     uint64_t n_drawn, n_taken, n_room;
     generate_end end;
     bool cancelled;             /* ends when its rows in flight have come back */
-    draft_index *index;         /* prompt lookup; NULL: not used */
-    uint32_t draft[GENERATE_DRAFT_MAX], n_draft; /* what may follow input */
-    uint64_t drafted_at;        /* n_drawn when that was asked for; UINT64_MAX: never */
-    double hit;                 /* share of drafted tokens that were drawn, of late */
+    guesses guesses;            /* what may follow input */
 };
 
 struct pending {
@@ -160,7 +159,11 @@ typedef struct {
     uint32_t rounds, n_groups, group_end[WIRE_GROUPS_MAX];
     uint32_t n_pieces;          /* groups of all rounds that have come back, since it was issued */
     uint32_t n_taken;           /* those whose results were taken: no fewer when it is issued again */
-    uint64_t issued_ns;
+    uint64_t issued_ns, first_round_ns; /* the latter: when that was back */
+    uint64_t held_ns;           /* generations had waited for drafts since then; 0: had not */
+    worth_crowd crowd;          /* generations: of so many that it is one share */
+    bool short_for_drafts;      /* its rounds are few, so that drafts are looked for soon */
+    bool alone;                 /* nothing but steps of generations was in flight with it */
     uint64_t ops_end;           /* operations put that it, or a step before it, carries */
     flight_part *part;          /* [parts_max] */
     flight_result *result;      /* [results_max] */
@@ -247,6 +250,7 @@ struct pipeline {
     int run_block_fd, readback_fd, boundary_fd[STAGES_MAX];
     int journal_fd[STAGES_MAX]; /* of the boundary behind stage s; -1: none */
     run_block *block;
+    trace_run *trace;           /* NULL: none is written */
     readback results;
     unsigned char *frame;       /* for messages in and out */
     uint64_t frame_bytes;
@@ -273,7 +277,7 @@ struct pipeline {
     uint32_t n_flights, window, parts_max, results_max;
     uint32_t next_slot;         /* of the next crossing */
     uint64_t round_ns;          /* what a round took last; 0: not known */
-    verify_costs verify;
+    verify_state verify;
     chunk_costs chunk_costs;
     wire_kv_op *kv_ops;         /* to go with the next steps, in order; grows */
     uint32_t n_kv_ops, kv_ops_room;
@@ -361,11 +365,15 @@ void batch_choose(pipeline *p, flight *f);
 uint32_t batch_reserve(session *s, uint32_t n);
 
 /* --- verify.c: drafts, and when they are worth a step ------------------------------------------------- */
-/* A generation with drafts begins: look for them soon. */
-void verify_begin(pipeline *p);
-/* Choose parts for f, a step that verifies, beside n_flying of its kind; false: none, as the ready
- * generations are faster without. */
-bool verify_choose(pipeline *p, flight *f, uint32_t n_flying);
+/* A generation with drafts begins. */
+void verify_begin(generation *g);
+typedef enum {
+    VERIFY_STEP,    /* f is a step that verifies */
+    VERIFY_ROUNDS,  /* the ready generations are faster without */
+    VERIFY_SOON     /* drafts are on their way: nothing now */
+} verify_choice;
+/* Choose parts for f, an empty flight, beside n_flying that verify. */
+verify_choice verify_choose(pipeline *p, flight *f, uint32_t n_flying);
 /* Every row of f, a step of generations, is back. */
 void verify_landed(pipeline *p, const flight *f);
 

@@ -109,7 +109,7 @@ static status check_drafts(const pipeline *p, const flight *f, errmsg *e)
         for (uint32_t i = 0; i < part->n_rows && right; i++) {
             uint32_t *token = &f->part[k].drawn[i];
             TRY(ring_token(p, f, part->r->session, part->first + i, token, e));
-            right = i + 1 < part->n_rows && *token == g->draft[i];
+            right = i + 1 < part->n_rows && *token == g->guesses.token[i];
         }
     }
     return ST_OK;
@@ -123,7 +123,7 @@ static void take_drafts(flight *f)
         while (!part->dead) {
             uint32_t i = part->n_drawn++;
             part->dead = generation_drew(g, part->first + i, part->drawn[i]) ||
-                         part->n_drawn == part->n_rows || part->drawn[i] != g->draft[i];
+                         part->n_drawn == part->n_rows || part->drawn[i] != g->guesses.token[i];
         }
     }
 }
@@ -167,10 +167,25 @@ static void mirror_flight(pipeline *p, const flight *f)
     }
 }
 
+static void trace_step(const pipeline *p, const flight *f)
+{
+    if (p->trace == NULL) return;
+    trace_put(trace_engine(p->trace),
+              &(trace_event){.begin_ns = f->issued_ns,
+                             .end_ns = now_ns(),
+                             .seq = f->seq,
+                             .kind = TRACE_STEP,
+                             .n_rows = f->n_rows,
+                             .round = f->rounds,
+                             .group = f->n_groups,
+                             .of = f->prime ? TRACE_PROMPT : f->verify ? TRACE_VERIFY : TRACE_DECODE});
+}
+
 /* Every row of it is back. */
 static status land(pipeline *p, flight *f, errmsg *e)
 {
     mirror_flight(p, f);
+    trace_step(p, f);
     f->seq = 0;
     p->n_flights--;
     p->n_ops_landed = f->ops_end;
@@ -216,5 +231,6 @@ status schedule_result(pipeline *p, uint64_t seq, const wire_result *result, err
     if (f->verify) take_drafts(f);
     for (uint32_t i = 0; i < f->n_results; i++) take_row(p, f, &f->result[i]);
     f->n_taken = f->n_pieces;
+    if (f->n_taken == f->n_groups) f->first_round_ns = now_ns();
     return f->n_taken == f->rounds * f->n_groups ? land(p, f, e) : ST_OK;
 }

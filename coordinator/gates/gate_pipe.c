@@ -213,6 +213,7 @@ status gate_pipe_open(pipeline **out, const gate_context *g, const gate_cuts *c,
     pipeline_options o = options_pipeline(g->common);
     o.model_path = g->model_path;
     o.doors = &d;
+    o.called = setup->called;
     o.on_progress = NULL;
     if (o.plan.n_ctx == 0) o.plan.n_ctx = (uint32_t)gate_positions(g);
     o.restarts = setup->restarts;

@@ -14,6 +14,7 @@ typedef struct {
 /* How an arm differs from the plain way. All zero: it does not. */
 typedef struct {
     const char *fault; /* MEMRA_PP_FAULT; NULL: none */
+    const char *called; /* of pipeline_options */
     transport_kind transport;
     signal_kind signal;
     uint32_t n_chunk;    /* rows of the largest step; 0: the gate's prompt */

@@ -137,10 +137,14 @@ static __device__ float piece_sum(walk_ring &ring, cuda_form form, uint32_t n, c
         return chain<form_f16>(ring, n, x, lane);
     case FORM_Q8:
         return chain<form_q8>(ring, n, x, lane);
+    case FORM_Q8M:
+        return chain<form_q8m>(ring, n, x, lane);
     case FORM_Q4K:
         return chain<form_q4k>(ring, n, x, lane);
-    default:
+    case FORM_Q6K:
         return chain<form_q6k>(ring, n, x, lane);
+    default:
+        return chain<form_k8>(ring, n, x, lane);
     }
 }
 

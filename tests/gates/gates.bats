@@ -100,10 +100,11 @@ json() {
     gate spec --json -m "$DEMO"
     expect 0
     [[ $(json verdict) == green ]]
-    # the reference, and nine arms each of 1, 2, 3 and 8 stages
-    [[ $(json arms) == 37 ]]
+    # the reference, and eleven arms each of 1, 2, 3 and 8 stages
+    [[ $(json arms) == 45 ]]
     ! grep -E '"(verify_steps|drafted|accepted)":0,' <<<"$(grep '"arm":"K=' <<<"$OUT")"
-    for arm in "K=1, greedy" "K=2, sampled" "K=8, sampled" "K=4, together"; do
+    for arm in "K=1, greedy" "K=2, sampled" "K=8, sampled" "K=4, together" "K=4, by a model" \
+        "K=4, by a model that is killed"; do
         grep -q "\"arm\":\"$arm\",\"stages\":8" <<<"$OUT"
     done
     assert_nothing_left
@@ -138,9 +139,9 @@ json() {
 
 @test "the canaries of every gate are noticed" {
     gate all -m "$DEMO" --canary
-    expect 1 "^red: .*all 28 canaries were noticed"
+    expect 1 "^red: .*all 29 canaries were noticed"
     no_line "^GREEN"
-    [[ $(grep -c "^red   " <<<"$OUT") == 28 ]]
+    [[ $(grep -c "^red   " <<<"$OUT") == 29 ]]
     assert_nothing_left
 }
 
