@@ -58,11 +58,6 @@ static status open_edges(worker *w, errmsg *e)
     return s;
 }
 
-void worker_inject_recovery(worker *w)
-{
-    if (inject_at(&w->injector, FAULT_AT_RECOVERY, FAULT_STEP_ANY)) w->corrupt_replay = true;
-}
-
 static status open_trace(worker *w, errmsg *e)
 {
     if (w->config.trace_fd == 0) return ST_OK;
@@ -82,8 +77,10 @@ static status load_all(worker *w, const wire_config *c, errmsg *e)
     }
     set_state(w, STAGE_LOADING);
     TRY(inject_open(&w->injector, c->fault, c->stage_i, w->words, &w->stop, e));
-    w->corrupt_probe = inject_at(&w->injector, FAULT_AT_LOAD, FAULT_STEP_ANY);
-    if (w->epoch > 1) worker_inject_recovery(w);
+    uint32_t left;
+    TRY(worker_inject(w, FAULT_AT_LOAD, FAULT_STEP_ANY, &left, e));
+    w->corrupt_probe = has_fault(left, FAULT_CORRUPT);
+    if (w->epoch > 1) TRY(worker_inject_recovery(w, e));
     int fds[GGUF_FILES_MAX];
     for (uint32_t i = 0; i < c->n_model_fds; i++) fds[i] = c->model_fd[i];
     TRY(gguf_open_fds(&w->file, fds, c->n_model_fds, e));
@@ -165,34 +162,29 @@ static void leave_layers(worker *w)
     atomic_store_explicit(&w->words->inside, 0, memory_order_release);
 }
 
-status worker_flip_bit(worker *w)
-{
-    const backend *b = backend_get((device_kind)w->config.device);
-    backend_queue *q = stage_queue(w->body);
-    backend_event ev;
-    uint32_t bits;
-    TRY(b->download(q, &bits, stage_hidden(w->body), sizeof bits));
-    TRY(b->event_record(q, &ev));
-    TRY(b->event_wait(q, ev));
-    bits ^= 1u << 22;
-    TRY(b->upload(q, stage_hidden(w->body), &bits, sizeof bits));
-    TRY(b->event_record(q, &ev));
-    return b->event_wait(q, ev);
-}
-
 static void add(_Atomic uint64_t *word, uint64_t n)
 {
     atomic_fetch_add_explicit(word, n, memory_order_relaxed);
 }
 
+static uint32_t first_live(const piece *x)
+{
+    uint32_t i = 0;
+    while ((x->rows[i].flags & ROW_LIVE) == 0) i++;
+    return i;
+}
+
 status worker_walk(worker *w, const piece *x, errmsg *e)
 {
-    bool corrupt = inject_at(&w->injector, x->prime ? FAULT_AT_PRIME : FAULT_AT_DECODE, x->seq);
+    uint32_t left;
+    TRY(worker_inject(w, x->prime ? FAULT_AT_PRIME : FAULT_AT_DECODE, x->seq, &left, e));
     if (x->n_rows > 0 && x->n_live == 0) return ST_OK;
+    bool corrupt = has_fault(left, FAULT_CORRUPT), nan = has_fault(left, FAULT_NAN);
     enter_layers(w);
     status s = ST_OK;
     if (is_first(w)) s = stage_embed(w->body, e);
-    if (s == ST_OK) s = stage_walk(w->body, !corrupt, e);
+    if (s == ST_OK && nan && x->n_rows > 0) s = worker_put_nan(w, first_live(x));
+    if (s == ST_OK) s = stage_walk(w->body, !corrupt, x->poison, e);
     if (s == ST_OK && corrupt && x->n_rows > 0) s = worker_flip_bit(w);
     leave_layers(w);
     return s;
@@ -248,7 +240,8 @@ static status receive(worker *w, const piece *x, errmsg *e)
                    .rows = x->rows,
                    .n_rows = x->n_rows,
                    .drawn = x->round > 0,
-                   .n_vocab = w->model->n_vocab};
+                   .n_vocab = w->model->n_vocab,
+                   .poison = x->poison};
     if (!fed) in.hidden = stage_hidden(w->body);
     span waiting = span_begin(TRACE_STARVED);
     status s = edges_receive(&w->edges, &in, e);
@@ -264,10 +257,27 @@ static status send_on(worker *w, const piece *x, errmsg *e)
     dev_ptr hidden = {0};
     if (!is_last(w)) hidden = stage_hidden(w->body);
     span waiting = span_begin(TRACE_BLOCKED);
-    status s = edges_send(&w->edges, rounds_slot(&w->rounds, x->round, x->g), x->seq, x->rows, x->n_rows,
-                          hidden, e);
+    status s = edges_send(&w->edges, rounds_slot(&w->rounds, x->round, x->g), x->seq, x->rows, x->poison,
+                          x->n_rows, hidden, e);
     span_end(s == ST_OK ? w->trace : NULL, &waiting, worker_shown(w, x, x->n_rows));
     return s;
+}
+
+status worker_say_poisoned(worker *w, const piece *x, errmsg *e)
+{
+    for (uint32_t i = 0, said = WIRE_NONE; i < x->n_rows; i++) {
+        const wire_row *r = &x->rows[i];
+        if (x->poison[i] == 0 || (r->flags & ROW_LIVE) == 0 || r->branch == said) continue;
+        wire_poisoned p = {.session = r->session,
+                           .generation = r->generation,
+                           .branch = r->branch,
+                           .position = r->position,
+                           .stage = poison_stage(x->poison[i]),
+                           .in_logits = poison_in_logits(x->poison[i])};
+        TRY(worker_say(w, WIRE_POISONED, x->seq, &p, sizeof p, e));
+        said = r->branch;
+    }
+    return ST_OK;
 }
 
 /* Behind the send: the stage after is at work meanwhile. */
@@ -283,6 +293,7 @@ static status keep_on(worker *w, const piece *x, errmsg *e)
 /* The last stage's end of a piece: the coordinator has the tokens first, then the first stage. */
 static status end_piece(worker *w, const piece *x, const wire_result *r, errmsg *e)
 {
+    TRY(worker_say_poisoned(w, x, e));
     rounds_settle(&w->rounds, x->round, x->g);
     TRY(worker_say(w, WIRE_RESULT, x->seq, r, sizeof *r, e));
     rounds_advance(&w->rounds, x->g);
@@ -292,15 +303,17 @@ static status end_piece(worker *w, const piece *x, const wire_result *r, errmsg 
 
 static status head(worker *w, const piece *x, wire_result *r, errmsg *e)
 {
+    TRY(worker_land(w, e));
+    const bool lands_later = worker_lands_later(w, x);
     const stage_head_args a = {.samplers = w->rounds.v.samplers,
                                .out = &w->results,
                                .seq = x->seq,
-                               .drawn = rounds_drawn(&w->rounds, x->g)};
-    TRY(worker_land(w, e));
+                               .drawn = lands_later ? NULL : rounds_drawn(&w->rounds, x->g),
+                               .poison = lands_later ? worker_leave(w, x) : x->poison};
     span drawing = span_begin(TRACE_HEAD);
     status s = stage_head_begin(w->body, &a, e);
-    if (s == ST_OK && worker_lands_later(w))
-        w->landing_seq = x->seq;
+    if (s == ST_OK && lands_later)
+        w->landing.seq = x->seq;
     else if (s == ST_OK)
         s = stage_head_end(w->body, &r->n_rows, e);
     span_end(s == ST_OK ? w->trace : NULL, &drawing, worker_shown(w, x, r->n_rows));
@@ -330,6 +343,7 @@ static status run_piece(worker *w, piece *x, errmsg *e)
     bool linked = w->config.n_stages > 1, fed = x->round > 0;
     uint64_t begin = now_ns();
     x->rows = rounds_group(&w->rounds, x->g, &x->n_rows);
+    x->poison = rounds_poison(&w->rounds, x->g);
     /* What the message says is put on the device while the rows are on their way. */
     if (!fed) TRY(stage_rows(w->body, x->rows, x->n_rows, step->n_samplers, e));
     uint64_t busy_ns = now_ns() - begin;
@@ -337,7 +351,7 @@ static status run_piece(worker *w, piece *x, errmsg *e)
     if (linked && (fed || !is_first(w))) TRY(receive(w, x, e));
     wire_result r = {.round = x->round, .group = x->g};
     TRY(pass(w, x, &r, busy_ns, e));
-    if (w->landing_seq != 0) return ST_OK;
+    if (w->landing.seq != 0) return ST_OK;
     if (is_last(w)) return end_piece(w, x, &r, e);
     keep_begin(&w->sent, w->body, x->rows, x->n_rows);
     TRY(send_on(w, x, e));
@@ -366,7 +380,7 @@ static status step(worker *w, const void *frame, errmsg *e)
     if (worker_runs_ahead(w, &v)) return worker_step_ahead(w, &x, e);
     for (x.round = 0; x.round < v.step->rounds; x.round++)
         for (x.g = 0; x.g < v.step->n_groups; x.g++) TRY(run_piece(w, &x, e));
-    if (w->landing_seq == 0) worker_done(w, x.seq);
+    if (w->landing.seq == 0) worker_done(w, x.seq);
     return ST_OK;
 }
 
@@ -400,6 +414,13 @@ static status handle(worker *w, const mail *m, errmsg *e)
     return errmsg_set(e, ST_PROTOCOL, "unexpected message %s", wire_kind_word(h->kind));
 }
 
+static status idle(worker *w, errmsg *e)
+{
+    uint32_t left;
+    if (atomic_load(&w->words->state) != STAGE_READY) return ST_OK;
+    return worker_inject(w, FAULT_AT_IDLE, FAULT_STEP_ANY, &left, e);
+}
+
 static void report(worker *w, const errmsg *e)
 {
     errmsg ignored = {0};
@@ -427,16 +448,18 @@ static void release(worker *w)
     if (w->file != NULL) gguf_close(w->file);
 }
 
-/* A message, or none: then, and before all but a step, which can be put behind them, results that are on
- * their way are fetched. */
+/* A message, or none. Before all but a step, which can be put behind them, results that are on their way
+ * are fetched. */
 static status serve(worker *w, const mail *m, errmsg *e)
 {
     if (w->faulted) return ST_OK;
-    if (m == NULL || wire_head(m->frame)->kind != WIRE_STEP) {
-        status landed = worker_land(w, e);
-        if (landed != ST_OK && landed != ST_CLOSED) return landed;
+    bool landed = w->landing.seq != 0 && (m == NULL || wire_head(m->frame)->kind != WIRE_STEP);
+    if (landed) {
+        status s = worker_land(w, e);
+        if (s != ST_OK && s != ST_CLOSED) return s;
     }
-    return m != NULL ? handle(w, m, e) : ST_OK;
+    if (m != NULL) return handle(w, m, e);
+    return landed ? ST_OK : idle(w, e);
 }
 
 static void *worker_main(void *arg)
@@ -444,10 +467,8 @@ static void *worker_main(void *arg)
     worker *w = arg;
     pthread_setname_np(pthread_self(), "worker");
     while (atomic_load_explicit(&w->stop, memory_order_acquire) == 0) {
-        bool lands = w->landing_seq != 0 && !w->faulted;
+        bool lands = w->landing.seq != 0 && !w->faulted;
         mail *m = mailbox_pop(&w->inbox, lands ? 0 : IDLE_MS);
-        if (m == NULL && !lands && !w->faulted && atomic_load(&w->words->state) == STAGE_READY)
-            inject_at(&w->injector, FAULT_AT_IDLE, FAULT_STEP_ANY);
         errmsg e = {0};
         status s = serve(w, m, &e);
         free(m);

@@ -10,7 +10,8 @@
 #include "stage/worker_impl.h"
 
 #include "common/clock.h"
-#include "stage/span.h"
+
+#include <string.h>
 
 static bool alone_and_queued(const worker *w)
 {
@@ -19,22 +20,35 @@ static bool alone_and_queued(const worker *w)
 
 bool worker_runs_ahead(const worker *w, const step_view *v)
 {
-    return alone_and_queued(w) && v->step->rounds > 1 && v->step->n_groups == 1;
+    return alone_and_queued(w) && v->step->rounds > 1 && v->step->n_groups == 1 &&
+           v->step->n_rows <= PLAN_HEAD_ROWS;
 }
 
-bool worker_lands_later(const worker *w)
+bool worker_lands_later(const worker *w, const piece *x)
 {
     const wire_step *step = w->rounds.v.step;
-    return is_last(w) && !backend_of(w)->in_call && step->rounds == 1 && step->n_groups == 1;
+    return is_last(w) && !backend_of(w)->in_call && step->rounds == 1 && step->n_groups == 1 &&
+           x->n_rows <= PLAN_HEAD_ROWS;
+}
+
+poison_mark *worker_leave(worker *w, const piece *x)
+{
+    w->landing = *x;
+    w->landing.seq = 0;
+    w->landing.rows = memcpy(w->left_rows, x->rows, x->n_rows * sizeof *x->rows);
+    w->landing.poison = memcpy(w->left_poison, x->poison, x->n_rows * sizeof *x->poison);
+    return w->landing.poison;
 }
 
 status worker_land(worker *w, errmsg *e)
 {
-    uint64_t seq = w->landing_seq;
+    const uint64_t seq = w->landing.seq;
     wire_result r = {0};
     if (seq == 0) return ST_OK;
-    w->landing_seq = 0;
+    const piece x = w->landing;
+    w->landing.seq = 0;
     TRY(stage_head_end(w->body, &r.n_rows, e));
+    TRY(worker_say_poisoned(w, &x, e));
     TRY(worker_say(w, WIRE_RESULT, seq, &r, sizeof r, e));
     worker_done(w, seq);
     return ST_OK;
@@ -44,6 +58,7 @@ static status begin_round(worker *w, piece *x, errmsg *e)
 {
     uint32_t n_samplers = w->rounds.v.step->n_samplers;
     x->rows = rounds_group(&w->rounds, x->g, &x->n_rows);
+    x->poison = rounds_poison(&w->rounds, x->g);
     x->n_live = rounds_live(&w->rounds, x->g);
     if (x->round == 0)
         TRY(stage_rows(w->body, x->rows, x->n_rows, n_samplers, e));
@@ -52,7 +67,7 @@ static status begin_round(worker *w, piece *x, errmsg *e)
     return worker_walk(w, x, e);
 }
 
-/* What round x drew, to the coordinator and to the rows of the round behind it. */
+/* What round x drew, to the coordinator and to the rows of the round behind it. x->rows: as they were. */
 static status end_round(worker *w, const piece *x, uint64_t *begin_ns, errmsg *e)
 {
     wire_result r = {.round = x->round, .group = x->g};
@@ -65,6 +80,7 @@ static status end_round(worker *w, const piece *x, uint64_t *begin_ns, errmsg *e
     uint64_t now = now_ns();
     worker_count_piece(w, x, now - *begin_ns);
     *begin_ns = now;
+    TRY(worker_say_poisoned(w, x, e));
     if (x->n_live > 0) rounds_settle(&w->rounds, x->round, x->g);
     return worker_say(w, WIRE_RESULT, x->seq, &r, sizeof r, e);
 }
@@ -78,6 +94,7 @@ static status run_round(worker *w, piece *x, const piece *before, uint64_t *begi
                                .out = &w->results,
                                .seq = x->seq,
                                .drawn = rounds_drawn(&w->rounds, x->g),
+                               .poison = rounds_poison(&w->rounds, x->g),
                                .feeds = goes_on,
                                .round = x->round,
                                .stops = v->stops};
@@ -89,6 +106,7 @@ static status run_round(worker *w, piece *x, const piece *before, uint64_t *begi
     if (x->n_live > 0) TRY(stage_head_begin(w->body, &a, e));
     if (!goes_on) return end_round(w, x, begin_ns, e);
     if (x->n_live == 0) return ST_OK;
+    x->rows = memcpy(w->left_rows, x->rows, x->n_rows * sizeof *x->rows);
     rounds_expire(&w->rounds, x->round, x->g);
     rounds_advance(&w->rounds, x->g);
     return ST_OK;
