@@ -188,6 +188,17 @@ static void trace_step(const pipeline *p, const flight *f)
                              .of = f->prime ? TRACE_PROMPT : f->verify ? TRACE_VERIFY : TRACE_DECODE});
 }
 
+/* What a round takes while the step runs: what was before it in the pipe, the chunks of a prompt, is not
+ * its own. Of one round there is only a bound. */
+static void measure_round(pipeline *p, const flight *f)
+{
+    uint64_t now = now_ns();
+    if (f->rounds > 1)
+        p->round_ns = (now - f->first_round_ns) / (f->rounds - 1) + 1;
+    else if (p->round_ns == 0 || now - f->issued_ns < p->round_ns)
+        p->round_ns = now - f->issued_ns;
+}
+
 /* Every row of it is back. */
 static status land(pipeline *p, flight *f, errmsg *e)
 {
@@ -196,7 +207,7 @@ static status land(pipeline *p, flight *f, errmsg *e)
     f->seq = 0;
     p->n_flights--;
     p->n_ops_landed = f->ops_end;
-    if (f->free_running) p->round_ns = (now_ns() - f->issued_ns) / f->rounds;
+    if (f->free_running) measure_round(p, f);
     if (flight_generates(f)) verify_landed(p, f);
     for (uint32_t k = 0; k < f->n_parts; k++) {
         request *r = f->part[k].r;

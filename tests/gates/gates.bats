@@ -89,9 +89,11 @@ json() {
     gate batch --json -m "$DEMO"
     expect 0
     [[ $(json verdict) == green ]]
-    # the reference, one stage, and two arms each of 2, 3 and 8 stages
-    [[ $(json arms) == 8 ]]
+    # the reference, two arms of one stage, and three arms each of 2, 3 and 8 stages
+    [[ $(json arms) == 12 ]]
     ! grep -E '"(batches|prompt_batches|rounds)":0,' <<<"$(grep '"arm":"together' <<<"$OUT")"
+    [[ $(grep -c '"arm":"sharing prefixes"' <<<"$OUT") == 4 ]]
+    ! grep -E '"(batches|rounds|shared_rows)":0[,}]' <<<"$(grep '"arm":"sharing' <<<"$OUT")"
     grep -q '"arm":"together, one slot","stages":8' <<<"$OUT"
     assert_nothing_left
 }
@@ -152,9 +154,9 @@ p50_at_most() {
 
 @test "the canaries of every gate are noticed" {
     gate all -m "$DEMO" --canary
-    expect 1 "^red: .*all 29 canaries were noticed"
+    expect 1 "^red: .*all 31 canaries were noticed"
     no_line "^GREEN"
-    [[ $(grep -c "^red   " <<<"$OUT") == 29 ]]
+    [[ $(grep -c "^red   " <<<"$OUT") == 31 ]]
     assert_nothing_left
 }
 
