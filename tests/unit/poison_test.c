@@ -370,6 +370,38 @@ static uint32_t guess_spoiled(void *seat, const uint32_t *tokens, uint64_t n, ui
     return room;
 }
 
+/* A row that is NaN among drafts is walked again without: found once (by a fault), it is not again;
+ * found again, the session ends, at that row. */
+static void a_row_among_drafts_has_another_try(void **state)
+{
+    (void)state;
+    errmsg e = {0};
+    spoiler d = {.source = {.sit = sit, .leave = leave, .guess = guess_spoiled}};
+    const generate_limits l = {.n_max = N_TOKENS - 1, .n_draft = 3, .draft_always = true,
+                               .draft = &d.source};
+    for (uint32_t n_stages = 1; n_stages <= 3; n_stages++) {
+        pipeline *p = open_of(bad_path, n_stages, "stage=0,at=decode,kind=nan");
+        uint32_t token;
+        generation *g;
+        session *s = primed(p, 0, false, &token);
+        OK(session_generate(s, token, &l, &g, &e));
+        for (uint32_t k = 1; k < N_TOKENS; k++) {
+            OK(generation_next(g, &token, &e));
+            assert_int_equal(token, truth[0][k]);
+        }
+        OK(generation_close(g, &e));
+        session_drop(s);
+        s = primed(p, 1, false, &token);
+        OK(session_generate(s, spoiled, &l, &g, &e));
+        ended(generation_next(g, &token, &e), &e, "stage 0", N_PROMPT);
+        errmsg_clear(&e);
+        ended(generation_close(g, &e), &e, "stage 0", N_PROMPT);
+        is_over(s, "stage 0", N_PROMPT);
+        errmsg_clear(&e);
+        pipeline_close(p);
+    }
+}
+
 static void a_draft_that_was_wrong_is_no_reason(void **state)
 {
     (void)state;
@@ -486,6 +518,7 @@ int main(void)
         cmocka_unit_test(one_ends_and_the_others_go_on),
         cmocka_unit_test(found_by_a_later_stage),
         cmocka_unit_test(logits_that_are_not_finite),
+        cmocka_unit_test(a_row_among_drafts_has_another_try),
         cmocka_unit_test(a_draft_that_was_wrong_is_no_reason),
         cmocka_unit_test(a_shared_prefix_is_not_handed_on),
         cmocka_unit_test(stages_are_lost_after_it),

@@ -134,7 +134,7 @@ static void blocks_are_wiped_when_they_are_taken_again(void **state)
     assert_int_equal(other->table[0].block[0], shared);
     for (uint32_t i = 0; i < BOOK_BLOCKS; i++) books_fill(&b, i);
 
-    kvbooks_taint(s);
+    kvbooks_taint(s, 0);
     OK(kvbooks_truncate(s, 0, &e));
     books_apply(&b);
     assert_false(is_wiped(&b, own)); /* not yet: nobody has it */
