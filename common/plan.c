@@ -36,13 +36,13 @@ uint32_t plan_window_blocks(const model_desc *m, uint32_t n_ctx, uint32_t rows_m
 }
 
 /* The rotations of a step's rows, for each kind of layer. */
-static void take_angles(uint64_t *end, const model_desc *m, uint64_t rows, uint64_t *cos,
-                        uint64_t *sin)
+static void take_angles(scratch_layout *out, uint64_t *end, const model_desc *m, uint64_t rows)
 {
     for (uint32_t k = 0; k < LAYER_KINDS; k++) {
-        uint64_t n = rows * (model_rope_of(m, (layer_kind)k)->n_rot / 2);
-        cos[k] = take(end, n, sizeof(float));
-        sin[k] = take(end, n, sizeof(float));
+        uint64_t n_pairs = model_rope_of(m, (layer_kind)k)->n_rot / 2;
+        out->frequency[k] = take(end, n_pairs, sizeof(double));
+        out->cos[k] = take(end, rows * n_pairs, sizeof(float));
+        out->sin[k] = take(end, rows * n_pairs, sizeof(float));
     }
 }
 
@@ -60,7 +60,7 @@ void scratch_layout_make(scratch_layout *out, const model_desc *m, uint32_t rows
     out->attn = take(&end, r * q_width, f32);
     out->gate = take(&end, r * m->n_ff, f32);
     out->up = take(&end, r * m->n_ff, f32);
-    take_angles(&end, m, r, out->cos, out->sin);
+    take_angles(out, &end, m, r);
     out->tokens = take(&end, r, u32);
     out->position = take(&end, r, u32);
     out->table = take(&end, n_kinds * r, u32);
@@ -87,7 +87,6 @@ void host_layout_make(host_layout *out, const model_desc *m, const stage_limits 
     out->tables = take(&end, n_kinds * r * per_ctx, u32);
     out->live = take(&end, r, 1);
     out->finite = take(&end, r + PLAN_HEAD_ROWS, 1);
-    take_angles(&end, m, r, out->cos, out->sin);
     out->readback_seen = take(&end, l->n_readback, u32);
     out->branches = take(&end, l->n_branches, PLAN_BRANCH_BYTES);
     for (uint32_t k = 0; k < KV_POOLS; k++) {

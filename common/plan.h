@@ -113,7 +113,8 @@ typedef struct {
     uint64_t q, k, v;  /* [R, n_heads * n_head], [R, n_kv_heads * n_head] x 2 */
     uint64_t attn;     /* [R, n_heads * n_head] */
     uint64_t gate, up; /* [R, n_ff] x 2 */
-    uint64_t cos[LAYER_KINDS], sin[LAYER_KINDS]; /* [R, n_rot / 2] x 2, by kind of layer */
+    uint64_t frequency[LAYER_KINDS];     /* f64 [n_rot / 2], by kind of layer */
+    uint64_t cos[LAYER_KINDS], sin[LAYER_KINDS]; /* [R, n_rot / 2] x 2, likewise */
     uint64_t tokens, position;           /* u32 [R] x 2 */
     uint64_t table;        /* u32 [kinds, R] */
     uint64_t tables;       /* u32 [kinds * R * blocks_per_ctx]: tables of the step's branches */
@@ -144,7 +145,6 @@ typedef struct {
     uint64_t table;                   /* u32 [kinds, R] */
     uint64_t tables;                  /* u32 [kinds * R * blocks_per_ctx] */
     uint64_t live, finite;            /* u8 [R], [R + H] */
-    uint64_t cos[LAYER_KINDS], sin[LAYER_KINDS]; /* f32 [R, n_rot / 2] x 2 */
     uint64_t readback_seen;           /* u32 [n_readback] */
     uint64_t branches;                /* PLAN_BRANCH_BYTES [n_branches] */
     uint64_t branch_tables[KV_POOLS]; /* u32 [n_branches, blocks_per_ctx] by class */

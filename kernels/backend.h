@@ -71,6 +71,13 @@ typedef struct {
     bool neox;               /* pairs (i, i + n_rot/2); otherwise (2i, 2i+1) */
 } rope_args;
 
+/* What turns a head at a position: f64 [n_pairs], radians per position, in device memory. */
+typedef struct {
+    dev_ptr frequency;
+    double magnitude;
+    uint32_t n_pairs;
+} rope_waves;
+
 /* One layer's K and V pools: [n_blocks, n_kv_heads, KV_BLOCK, n_head] of `type` (F32, F16, BF16).
  * A value is rounded to the type when it is written (to nearest even) and read as rounded. */
 typedef struct {
@@ -202,6 +209,10 @@ typedef struct {
     /* out[r, o] = sum_i w[o, i] x[r, i] (+ bias[o]); bias f32 [n_out] or none. */
     status (*matmul)(backend_queue *q, dev_ptr out, const dev_weight *w, dev_ptr x, dev_ptr bias,
                      uint32_t n_rows);
+    /* cos and sin, f32 [n_rows, n_pairs], of position[r] * frequency[i] (position: u32): the product
+     * and fm_sincos in double, times magnitude in double, rounded once. The same bits everywhere. */
+    status (*rope_angles)(backend_queue *q, dev_ptr cos, dev_ptr sin, const rope_waves *w,
+                          dev_ptr position, uint32_t n_rows);
     /* Rotate x[n_rows, n_heads, n_head] in place; elements past n_rot stay. */
     status (*rope)(backend_queue *q, dev_ptr x, const rope_args *a, uint32_t n_heads,
                    uint32_t n_head, uint32_t n_rows);
@@ -232,6 +243,11 @@ typedef struct {
     /* Optional (NULL), with the bits of the ops above in turn. add, then rms_norm of x: */
     status (*add_rms_norm)(backend_queue *q, dev_ptr out, dev_ptr x, dev_ptr y, dev_ptr w,
                            uint32_t n, float eps, uint32_t n_rows);
+    /* rope of x and of k, kv_write of k and v, attention of x to out; x and k hold nothing
+     * afterwards: */
+    status (*turn_attention)(backend_queue *q, dev_ptr out, dev_ptr x, dev_ptr k, dev_ptr v,
+                             const rope_args *turn, const kv_args *kv, const row_args *rows,
+                             uint32_t n_heads, float scale, uint32_t window, uint32_t n_rows);
     /* matmul of gate to a and of up to b, silu_mul (gelu: gelu_mul) of both, matmul of down to out; a
      * and b, f32 [n_rows, n_ff], are scratch and hold nothing afterwards. out may be x. */
     status (*ffn)(backend_queue *q, dev_ptr out, const dev_weight *gate, const dev_weight *up,

@@ -237,6 +237,14 @@ void pipeline_drafts(const pipeline *p, draft_counts *out)
     pthread_mutex_unlock(lock);
 }
 
+void pipeline_ask_faults(pipeline *p, uint32_t stage_i)
+{
+    pthread_mutex_lock(&p->lock);
+    CHECK(stage_i < p->n_stages);
+    atomic_store(&p->block->stage[stage_i].asked, p->stage[stage_i].epoch);
+    pthread_mutex_unlock(&p->lock);
+}
+
 uint64_t pipeline_recoveries(const pipeline *p, uint64_t from, recovery_record *out, uint32_t max)
 {
     pthread_mutex_t *lock = (pthread_mutex_t *)&p->lock;

@@ -223,6 +223,7 @@ const backend *backend_cpu(void)
         .embed = cpu_embed,
         .rms_norm = cpu_rms_norm,
         .matmul = cpu_matmul,
+        .rope_angles = cpu_rope_angles,
         .rope = cpu_rope,
         .kv_write = cpu_kv_write,
         .attention = cpu_attention,

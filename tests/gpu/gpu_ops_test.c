@@ -1,5 +1,6 @@
 /* The ops that are no products, on the GPU against the cpu, and rows alone against rows together.
  */
+#include "stage/rope.h"
 #include "tests/support/gpu_check.h"
 #include "tests/support/tap.h"
 
@@ -125,6 +126,50 @@ static void rope_turns_as_the_cpu(void **state)
     }
 }
 
+/* Every position up to 131,072 and some up to the longest context, for the rotations that models
+ * have: plain, llama 3's factors, linear, yarn. */
+static void angles_have_the_cpus_bits(void **state)
+{
+    (void)state;
+    enum { NEAR = 131073, FAR = 1000, ROWS = NEAR + FAR };
+    static const rope_desc kinds[] = {
+        {.n_rot = 128, .base = 500000, .factor = 1, .attn_factor = 1},
+        {.n_rot = 64, .base = 10000, .factor = 8, .attn_factor = 1, .scaling = ROPE_SCALING_LINEAR},
+        {.n_rot = 128, .base = 1000000, .factor = 4, .attn_factor = 1.1386294f, .beta_fast = 32,
+         .beta_slow = 1, .n_ctx_orig = 32768, .scaling = ROPE_SCALING_YARN},
+        {.n_rot = 2, .base = 10000, .factor = 1, .attn_factor = 1}};
+    seeded s = {5};
+    float factors[64];
+    for (int i = 0; i < 64; i++)
+        factors[i] = i < 29 ? 1 : i < 35 ? 1 + (float)(i - 28) : 8;
+    uint32_t *position = malloc(4 * ROWS);
+    for (uint32_t r = 0; r < ROWS; r++)
+        position[r] = r < NEAR ? r : r == NEAR ? (1u << 24) - 1 : seeded_below(&s, 1u << 24);
+    for (int i = 0; i < 5; i++) { /* the first with factors, then without */
+        rope_table t;
+        errmsg e = {0};
+        const rope_desc *d = &kinds[i == 0 ? 0 : i - 1];
+        assert_int_equal(rope_make(&t, d, i == 0 ? factors : NULL, &e), ST_OK);
+        uint64_t n = (uint64_t)ROWS * t.n_pairs;
+        float *out[2] = {malloc(8 * n), malloc(8 * n)};
+        const side *both[] = {&cpu, &gpu};
+        for (int k = 0; k < 2; k++) {
+            const side *on = both[k];
+            rope_waves w = {side_put(on, t.frequency, 8 * t.n_pairs), t.magnitude, t.n_pairs};
+            dev_ptr p = side_put(on, position, 4 * ROWS), to = side_put(on, NULL, 8 * n);
+            assert_int_equal(on->b->rope_angles(on->q, to, dev_offset(to, 4 * n), &w, p, ROWS), ST_OK);
+            side_get(on, out[k], to, 8 * n);
+            side_free(on, w.frequency, 8 * t.n_pairs);
+            side_free(on, p, 4 * ROWS);
+            side_free(on, to, 8 * n);
+        }
+        assert_true(same_bits("rope_angles", out[0], out[1], 2 * n));
+        for (int k = 0; k < 2; k++)
+            free(out[k]);
+    }
+    free(position);
+}
+
 /* Random rows at an odd address in pages of their own: a table stays where it lies while the devices are
  * open, here to the end, and a device may refuse copies that begin or end in its pages. */
 static const void *table_of(seeded *s, dtype type, uint64_t n)
@@ -247,8 +292,8 @@ int main(void)
     if (!gpu_begin(&cpu, &gpu, 200)) return 0;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(rms_norm_rows),          cmocka_unit_test(elementwise),
-        cmocka_unit_test(rope_turns_as_the_cpu),  cmocka_unit_test(embeddings_are_exact),
-        cmocka_unit_test(tables_take_no_device_memory),
+        cmocka_unit_test(rope_turns_as_the_cpu),  cmocka_unit_test(angles_have_the_cpus_bits),
+        cmocka_unit_test(embeddings_are_exact),   cmocka_unit_test(tables_take_no_device_memory),
         cmocka_unit_test(finite_is_seen_per_row), cmocka_unit_test(errors_are_told),
     };
     int failed = cmocka_run_group_tests_name("gpu ops", tests, NULL, NULL);
