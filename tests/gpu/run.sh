@@ -6,9 +6,10 @@
 #
 #   tests/gpu/run.sh [BUILD] [STEP..]     BUILD: a build folder (build/release); steps: see below
 #
-# Steps that judge bits run several at a time (MEMRA_GPU_JOBS, 4: the device is time-sliced, and more only
-# wait for each other); those that judge bytes or times, or are many themselves, run alone. Red: a check failed, or was skipped: there is a GPU here. Python steps need numpy, truth also
-# torch, transformers and gguf: without them they are named as not run, and nothing else is.
+# Steps that judge bits run several at a time (MEMRA_GPU_JOBS, 4: the device is time-sliced, and more
+# only wait for each other); those that judge bytes or times, or are many themselves, run alone. Red: a
+# check failed, or was skipped: there is a GPU here. Python steps need numpy, truth also torch,
+# transformers and gguf: without them they are named as not run, and nothing else is.
 set -uo pipefail
 
 root=$(dirname -- "$(dirname -- "$(dirname -- "$(readlink -f -- "${BASH_SOURCE[0]}")")")")
@@ -139,7 +140,9 @@ sanitizer() {
 for step in "${steps[@]}"; do
     case $step in
     tests)
-        for t in matmul ops attention walk sample; do check "gpu $t" 300 "$build/bin/tests/gpu_${t}_test"; done
+        for t in matmul ops attention walk sample; do
+            check "gpu $t" 300 "$build/bin/tests/gpu_${t}_test"
+        done
         ;;
     gates) gates ;;
     transports) transports ;;
