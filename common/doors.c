@@ -11,7 +11,10 @@
 #define SPLITS_RULE  "STAGES - 1 cuts, strictly increasing, inside (0, n_layers); or even; or auto"
 #define SPLIT_RULE   "one cut inside (0, n_layers), with STAGES=2 and without SPLITS"
 #define DEVICES_RULE "one of CUDA ordinal, cpu, cpu:NODE, auto per stage; or auto alone"
-#define UNSPLIT_RULE "0 or 1; 0, unsplit: with one stage"
+#define BATCH_RULE   "0 or 1; 0: decode walks unsplit, see ALLOW_UNSPLIT_BATCH"
+#define SPEC_RULE    "0 or 1; 0: verified drafts walk unsplit, see ALLOW_UNSPLIT_BATCH"
+#define PRIME_RULE   "0 or 1; 0: prompts walk unsplit, all layers on stage 0"
+#define ALLOW_RULE   "0 or 1; 1: BATCH_PP=0 and SPEC_PP=0 with stages on several devices, to measure"
 #define FAULT_RULE   "stage=S|all,at=PLACE,step=N,kind=KIND,every=1; several joined by ';'"
 
 /* id, variable, flag, rule */
@@ -27,13 +30,12 @@
     X(DOOR_SIGNAL, "MEMRA_PP_SIGNAL", "signal", "auto, event, memop or spin")                      \
     X(DOOR_FAULT, "MEMRA_PP_FAULT", "fault", FAULT_RULE)                                           \
     X(DOOR_OVERLAP, "MEMRA_PP_OVERLAP", "overlap", BOOLEAN_RULE)                                   \
-    X(DOOR_BATCH_PP, "MEMRA_BATCH_PP", "batch-pp", UNSPLIT_RULE)                 \
-    X(DOOR_SPEC_PP, "MEMRA_SPEC_PP", "spec-pp", UNSPLIT_RULE)                    \
-    X(DOOR_PRIME_PP, "MEMRA_PRIME_PP", "prime-pp", UNSPLIT_RULE)                 \
+    X(DOOR_BATCH_PP, "MEMRA_BATCH_PP", "batch-pp", BATCH_RULE)                                     \
+    X(DOOR_SPEC_PP, "MEMRA_SPEC_PP", "spec-pp", SPEC_RULE)                                         \
+    X(DOOR_PRIME_PP, "MEMRA_PRIME_PP", "prime-pp", PRIME_RULE)                                     \
     X(DOOR_PRIME_PIPE, "MEMRA_PRIME_PIPE", "prime-pipe", BOOLEAN_RULE)                             \
     X(DOOR_PRIME_CHUNK, "MEMRA_PRIME_CHUNK", "prime-chunk", "rows, 1 <= T <= 4294967295")          \
-    X(DOOR_ALLOW_UNSPLIT_BATCH, "MEMRA_PP_ALLOW_UNSPLIT_BATCH", "allow-unsplit-batch",             \
-      BOOLEAN_RULE "; this build: 0")
+    X(DOOR_ALLOW_UNSPLIT_BATCH, "MEMRA_PP_ALLOW_UNSPLIT_BATCH", "allow-unsplit-batch", ALLOW_RULE)
 
 static const door_info table[DOOR_COUNT] = {
 #define X(id, variable, flag, rule) [id] = {variable, flag, rule},
@@ -260,32 +262,12 @@ static status parse_door(const door_text *t)
     case DOOR_PRIME_CHUNK:
         return parse_prime_chunk(t);
     case DOOR_ALLOW_UNSPLIT_BATCH:
-        return parse_absent_boolean(t, &d->step.allow_unsplit_batch);
+        return parse_boolean(t, &d->step.allow_unsplit_batch);
     case DOOR_COUNT:
         break;
     }
     CHECK(!"a door without a parser");
     return ST_BAD_DOOR;
-}
-
-status doors_unsplit(const doors *d, uint32_t n_stages, errmsg *e)
-{
-    const struct {
-        bool split;
-        door_id id;
-        const char *path;
-    } paths[] = {{d->step.batch_pp, DOOR_BATCH_PP, "batched decode"},
-                 {d->step.spec_pp, DOOR_SPEC_PP, "speculation"},
-                 {d->step.prime_pp, DOOR_PRIME_PP, "prompts"}};
-    for (size_t i = 0; n_stages > 1 && i < sizeof paths / sizeof *paths; i++) {
-        if (paths[i].split) continue;
-        return errmsg_set(e, ST_BAD_DOOR,
-                          "%s=0 asks for %s to walk unsplit on stage 0, which holds its own layers of %u "
-                          "stages alone; leave it out, or compare with one stage (%s=1); rule: %s",
-                          doors_name(d, paths[i].id), paths[i].path, n_stages,
-                          doors_name(d, DOOR_STAGES), table[paths[i].id].rule);
-    }
-    return ST_OK;
 }
 
 static bool is_set(const door_values *v, door_id id)
@@ -309,7 +291,6 @@ static status check_together(doors *d, const door_values *v, errmsg *e)
     if (d->n_devices != 0 && d->n_devices != d->n_stages && !lone_auto && !v->stages_elsewhere) {
         return refuse_beside(&devices, v, DOOR_STAGES, "has a wrong number of devices for");
     }
-    if (!v->stages_elsewhere) TRY(doors_unsplit(d, d->n_stages, e));
     for (uint32_t i = 0; i < d->faults.n; i++) {
         uint32_t stage = d->faults.list[i].stage;
         if (stage == FAULT_STAGE_ALL || stage < d->n_stages) continue;

@@ -13,8 +13,8 @@
  * - DEVICES has one element per stage (one, when the door STAGES is shut), or is the one word auto.
  *   auto may stand for single stages too. Whether a device exists is the planner's to say.
  * - FAULT may name no stage that STAGES does not have.
- * - BATCH_PP, SPEC_PP and PRIME_PP of 0 ask for a walk of the whole model on the primary, which has
- *   only its own layers when the model is cut: doors_unsplit refuses them then. */
+ * - BATCH_PP, SPEC_PP and PRIME_PP of 0 ask for a walk of the whole model on the primary, with what
+ *   the other stages lend: coordinator/machine/unsplit.h says where that can be had. */
 #ifndef COMMON_DOORS_H
 #define COMMON_DOORS_H
 
@@ -124,10 +124,6 @@ doors doors_default(void);
 /* Parse and check everything that can be checked without a model. ST_BAD_DOOR with *e; *out is
  * doors_default() then. */
 MUST_USE status doors_parse(doors *out, const door_values *v, errmsg *e);
-
-/* ST_BAD_DOOR: n_stages are more than one, and a step door asks for an unsplit walk; *e names the path
- * and the alternative. Part of doors_parse; for whoever changes the number of stages afterwards. */
-MUST_USE status doors_unsplit(const doors *d, uint32_t n_stages, errmsg *e);
 
 /* Give each of n_stages a device when another number was named: the list, dealt out in turn (none
  * named, or auto alone: stays so). */

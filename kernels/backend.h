@@ -43,6 +43,7 @@ typedef struct {
 } dev_weight;
 
 typedef struct backend_peer backend_peer;
+typedef struct backend_loan backend_loan;
 typedef struct backend_device backend_device;
 typedef struct backend_queue backend_queue;
 
@@ -222,6 +223,8 @@ typedef struct {
 
     /* Boundaries between devices (peer.h); NULL: rows cross through host memory. */
     const backend_peer *peer;
+    /* Memory that another process uses (loan.h). */
+    const backend_loan *loan;
 } backend;
 
 /* Whether every table of this build has `op` on type t: the ops that read no weight matrix (OP_EMBED

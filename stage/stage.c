@@ -112,8 +112,9 @@ static status allocate(stage *s, errmsg *e)
     TRY(s->b->host_alloc(s->device, &host, s->host_at.bytes, e));
     s->host = host;
     TRY(s->b->alloc(s->device, &s->scratch, s->at.bytes, e));
+    const kv_place lent = {s->loan, c->stage_i, c->epoch};
     return kv_open(&s->kv, s->b, s->device, s->m, c->layer_begin, c->layer_end, (dtype)c->kv_type,
-                   &limits, s->host, &s->host_at, e);
+                   &limits, s->host, &s->host_at, s->loan != NULL ? &lent : NULL, e);
 }
 
 /* What the stage takes on its device. The slots of the boundary into it: stage/transport_ipc.c. */
@@ -143,18 +144,26 @@ static status load_weights(stage *s, const weights_options *load, const device_n
 {
     uint64_t held_bytes, begin_ns = now_ns();
     TRY(fits_begin_load(need, &held_bytes, e));
+    TRY(stage_lend_begin(s, load, e));
     TRY(weights_open(&s->w, load, e));
+    TRY(stage_lend(s, load, e));
     double gb = (double)s->w.bytes / 1e9, seconds = (double)(now_ns() - begin_ns) / NS_PER_S;
     log_debug("stage %u: %.3f GB of weights loaded in %.3f s, %.1f GB/s", s->config.stage_i, gb,
               seconds, gb / seconds);
     return fits_end_load(need, held_bytes, e);
 }
 
-static status open_all(stage *s, const gguf *file, errmsg *e)
+static status open_all(stage *s, errmsg *e)
 {
     TRY(open_device(s, e));
-    const weights_options load = {file, s->m,      s->config.layer_begin, s->config.layer_end,
-                                  s->b, s->device, s->on_progress,        s->progress_ctx};
+    const weights_options load = {.file = s->file,
+                                  .model = s->m,
+                                  .layer_begin = s->config.layer_begin,
+                                  .layer_end = s->config.layer_end,
+                                  .backend = s->b,
+                                  .device = s->device,
+                                  .on_progress = s->on_progress,
+                                  .progress_ctx = s->progress_ctx};
     s->kv.type = (dtype)s->config.kv_type;
     TRY(check_ops(s, e));
     TRY(weights_supported(&load, e));
@@ -183,7 +192,9 @@ status stage_open(stage **out, const stage_options *o, errmsg *e)
     s->n_kinds = model_n_kinds(s->m);
     s->first = s->config.layer_begin == 0;
     s->last = s->config.layer_end == s->m->n_layers;
-    status result = open_all(s, o->file, e);
+    s->file = o->file;
+    s->loan = o->loan;
+    status result = open_all(s, e);
     if (result != ST_OK) {
         stage_close(s);
         return result;
@@ -195,6 +206,7 @@ status stage_open(stage **out, const stage_options *o, errmsg *e)
 void stage_close(stage *s)
 {
     if (s == NULL) return;
+    stage_give_back(s);
     if (s->q != NULL) s->b->queue_close(s->q);
     if (s->walk != NULL) s->b->walk_close(s->walk);
     kv_close(&s->kv);
@@ -224,6 +236,14 @@ dev_ptr stage_hidden(const stage *s)
 status stage_kv_ops(stage *s, const wire_kv_op *ops, uint32_t n_ops, errmsg *e)
 {
     return kv_ops(&s->kv, s->q, ops, n_ops, e);
+}
+
+status stage_settle(stage *s, errmsg *e)
+{
+    backend_event ev;
+    TRY_OP(event_record, &ev);
+    TRY_OP(event_wait, ev);
+    return ST_OK;
 }
 
 void stage_reset(stage *s)

@@ -12,6 +12,7 @@
 #ifndef STAGE_STAGE_H
 #define STAGE_STAGE_H
 
+#include "common/loan.h"
 #include "common/model.h"
 #include "common/readback.h"
 #include "common/wire.h"
@@ -31,6 +32,7 @@ typedef struct {
     const model_desc *model;    /* of file, the same life */
     stage_progress on_progress; /* may be NULL */
     void *progress_ctx;
+    const loan *loan;           /* where it lends and borrows; NULL: it does not. The same life */
 } stage_options;
 
 /* Check that the backend has every op and type needed (by name, before loading), allocate KV,
@@ -39,6 +41,13 @@ typedef struct {
  * error and nothing stays behind. The configuration and options are copied. */
 MUST_USE status stage_open(stage **out, const stage_options *o, errmsg *e);
 void stage_close(stage *s);
+
+/* With a loan, before stage_walk_all: every stage has loaded, epoch[s] being its incarnation. What was
+ * borrowed before is given back first. ST_PROTOCOL: what is lent is not what the model needs;
+ * ST_RESOURCES: it cannot be reached from here; ST_CLOSED. */
+MUST_USE status stage_borrow(stage *s, const uint32_t *epoch, errmsg *e);
+/* Nothing of another stage is used from here on. Harmless where nothing was borrowed. */
+void stage_give_back(stage *s);
 
 typedef struct {
     uint64_t weights_bytes, kv_bytes, scratch_bytes, host_bytes;
@@ -82,6 +91,12 @@ dev_ptr stage_hidden(const stage *s);
  * of a live row; *e names the stage, its layers, session and position. head_follows: stage_head is
  * the next call, so that a last stage may begin it here; the wait and ST_NAN are stage_head's then. */
 MUST_USE status stage_walk(stage *s, bool head_follows, errmsg *e);
+
+/* First stage, after stage_borrow: the same over all layers of the model. */
+MUST_USE status stage_walk_all(stage *s, errmsg *e);
+
+/* Wait until the device has done all that was asked of it. */
+MUST_USE status stage_settle(stage *s, errmsg *e);
 
 /* Last stage: output norm and head for the live rows that ask for logits or a token, in row order;
  * draws tokens (sampler.h, history by KV block), commits each result with seq. samplers: as many as

@@ -1,7 +1,7 @@
 /* stage_impl.h - what the files of one stage share; nobody else includes it.
  *
- * stage.c opens and closes, rows.c takes a step's rows in, walk.c runs the layers, head.c ends it.
- */
+ * stage.c opens and closes, rows.c takes a step's rows in, walk.c runs the layers, head.c ends it;
+ * loans.c is what it lends and borrows. */
 #ifndef STAGE_STAGE_IMPL_H
 #define STAGE_STAGE_IMPL_H
 
@@ -10,6 +10,15 @@
 #include "stage/rope.h"
 #include "stage/stage.h"
 #include "stage/weights.h"
+
+/* Layers that follow each other, with their weights and K and V: the stage's own, or another's. */
+typedef struct {
+    uint32_t begin, end; /* of the model's layers */
+    weights w;
+    dev_ptr lent;       /* the allocation that w lies in, borrowed; 0: none */
+    uint64_t lent_bytes;
+    kv_cache kv;
+} stretch;
 
 struct stage {
     const backend *b;
@@ -24,6 +33,10 @@ struct stage {
 
     weights w;
     kv_cache kv;
+    const loan *loan;   /* NULL: nothing is lent or borrowed */
+    const gguf *file;
+    stretch *borrowed;  /* [n_borrowed]: the ranges behind it, in their order; first stage */
+    uint32_t n_borrowed;
     rope_table rope[LAYER_KINDS];
     uint32_t n_kinds; /* of layers of the model */
     scratch_layout at; /* in scratch */
@@ -61,6 +74,11 @@ status stage_op_failed(const stage *s, status code, const char *op, errmsg *e);
 
 /* Have the backend's one launch for a step of one row, if it has one for this model. */
 MUST_USE status stage_walk_open(stage *s, errmsg *e);
+
+/* Its own range has loaded: what others may borrow of it. */
+MUST_USE status stage_lend(stage *s, const weights_options *load, errmsg *e);
+/* Before that: its weights go where they can be lent. */
+MUST_USE status stage_lend_begin(stage *s, const weights_options *load, errmsg *e);
 
 /* A row whose hidden state is NaN or infinite, by the host's finite flags. */
 MUST_USE status stage_check_finite(const stage *s, errmsg *e);

@@ -63,6 +63,15 @@ void worker_inject_recovery(worker *w)
     if (inject_at(&w->injector, FAULT_AT_RECOVERY, FAULT_STEP_ANY)) w->corrupt_replay = true;
 }
 
+static status map_loan(worker *w, errmsg *e)
+{
+    const wire_config *c = &w->config;
+    loan_layout at;
+    loan_layout_make(&at, w->model, c->n_stages, c->range, c->n_blocks, (dtype)c->kv_type,
+                     c->device == DEVICE_CPU);
+    return loan_map(&w->loan, c->loan_fd, &at, e);
+}
+
 static status load(worker *w, const wire_config *c, errmsg *e)
 {
     w->config = *c;
@@ -84,12 +93,14 @@ static status load(worker *w, const wire_config *c, errmsg *e)
     const backend *b = backend_get((device_kind)c->device);
     if (b == NULL)
         return errmsg_set(e, ST_RESOURCES, "this build has no CUDA backend");
+    if (c->loan_fd >= 0) TRY(map_loan(w, e));
     stage_options o = {.backend = b,
                        .config = &w->config,
                        .file = w->file,
                        .model = w->model,
                        .on_progress = on_progress,
-                       .progress_ctx = w};
+                       .progress_ctx = w,
+                       .loan = w->loan.map != NULL ? &w->loan : NULL};
     TRY(stage_open(&w->body, &o, e));
     if (is_last(w)) {
         TRY(readback_map(&w->results, c->readback_fd, e));
@@ -110,9 +121,19 @@ static status load(worker *w, const wire_config *c, errmsg *e)
     return worker_say(w, WIRE_LOADED, 0, &loaded, sizeof loaded, e);
 }
 
+/* Everyone has loaded: what the others lend is theirs as they are now. */
+static status borrow(worker *w, errmsg *e)
+{
+    uint32_t epoch[STAGES_MAX];
+    for (uint32_t s = 0; s < w->config.n_stages; s++)
+        epoch[s] = atomic_load_explicit(&w->block->stage[s].epoch, memory_order_acquire);
+    return stage_borrow(w->body, epoch, e);
+}
+
 static status probe(worker *w, errmsg *e)
 {
     set_state(w, STAGE_PROBING);
+    TRY(borrow(w, e));
     TRY(edges_connect(&w->edges, stage_hidden(w->body), w->corrupt_probe, e));
     set_state(w, STAGE_READY);
     wire_probed p = {.n_probes = (uint32_t)atomic_load(&w->words->n_probes)};
@@ -171,19 +192,30 @@ typedef struct {
     uint32_t round, g, n_rows, n_live;
     wire_row *rows;
     bool prime;
+    bool unsplit; /* the first stage walks for all */
 } piece;
+
+/* Rows that walk the layers here, whosever these are. */
+static bool walks(const worker *w, const piece *x)
+{
+    return !x->unsplit || is_first(w);
+}
+
 
 /* The layers, over rows of which one lives at least. */
 static status walk(worker *w, const piece *x, errmsg *e)
 {
-    bool corrupt = inject_at(&w->injector, x->prime ? FAULT_AT_PRIME : FAULT_AT_DECODE, x->seq);
+    bool corrupt = x->n_rows > 0 &&
+                   inject_at(&w->injector, x->prime ? FAULT_AT_PRIME : FAULT_AT_DECODE, x->seq);
     if (x->n_rows > 0 && x->n_live == 0) return ST_OK;
-    enter_layers(w);
     status s = ST_OK;
-    if (is_first(w)) s = stage_embed(w->body, e);
-    if (s == ST_OK) s = stage_walk(w->body, !corrupt, e);
-    if (s == ST_OK && corrupt && x->n_rows > 0) s = worker_flip_bit(w);
-    leave_layers(w);
+    if (walks(w, x)) {
+        enter_layers(w);
+        if (is_first(w)) s = stage_embed(w->body, e);
+        if (s == ST_OK) s = x->unsplit ? stage_walk_all(w->body, e) : stage_walk(w->body, !corrupt, e);
+    }
+    if (s == ST_OK && corrupt) s = worker_flip_bit(w);
+    if (walks(w, x)) leave_layers(w);
     return s;
 }
 
@@ -195,25 +227,29 @@ static bool of_several(const step_view *v)
 }
 
 /* Counted before it is handed on: who sees a result sees it counted, by every stage. */
-static void count_step(worker *w, const step_view *v)
+static void count_step(worker *w, const piece *x)
 {
-    bool prime = (v->step->flags & STEP_PRIME) != 0;
+    const step_view *v = &w->rounds.v;
+    bool prime = (v->step->flags & STEP_PRIME) != 0, split = w->config.n_stages > 1 && !x->unsplit;
     stage_words *n = w->words;
     add(&n->n_steps, 1);
+    if (!walks(w, x)) return;
+    if (x->unsplit) add(&n->n_unsplit, 1);
     if (prime) add(&n->n_chunks, 1);
     if ((v->step->flags & STEP_VERIFY) != 0) {
         add(&n->n_verifies, 1);
-        if (w->config.n_stages > 1) add(&n->n_verifies_split, 1);
+        if (split) add(&n->n_verifies_split, 1);
     }
     if (!of_several(v)) return;
     add(prime ? &n->n_prime_batches : &n->n_batches, 1);
-    if (w->config.n_stages > 1) add(prime ? &n->n_prime_batches_split : &n->n_batches_split, 1);
+    if (split) add(prime ? &n->n_prime_batches_split : &n->n_batches_split, 1);
 }
 
 static void count_piece(worker *w, const piece *x, uint64_t busy_ns)
 {
-    if (x->round == 0 && x->g == 0) count_step(w, &w->rounds.v);
+    if (x->round == 0 && x->g == 0) count_step(w, x);
     add(&w->words->busy_ns, busy_ns);
+    if (!walks(w, x)) return;
     add(&w->words->n_rows, x->n_live);
     if (x->round > 0) add(&w->words->n_free_rounds, 1);
 }
@@ -273,8 +309,10 @@ static status run_piece(worker *w, piece *x, errmsg *e)
     if (is_last(w)) return end_piece(w, x, &r, e);
     keep_begin(&w->sent, w->body, x->rows, x->n_rows);
     TRY(send_on(w, x, e));
-    /* Behind the send: the stage after is at work meanwhile. */
-    TRY(keep_rows(&w->sent, w->body, backend_of(w), x->seq, x->rows, x->n_rows, e));
+    /* Behind the send: the stage after is at work meanwhile. Rows that have walked all layers are
+     * nothing to replay a stage with: their places stay void. */
+    if (!x->unsplit)
+        TRY(keep_rows(&w->sent, w->body, backend_of(w), x->seq, x->rows, x->n_rows, e));
     rounds_advance(&w->rounds, x->g);
     return ST_OK;
 }
@@ -282,13 +320,17 @@ static status run_piece(worker *w, piece *x, errmsg *e)
 static status step(worker *w, const void *frame, errmsg *e)
 {
     step_view v = wire_step_view(frame);
-    piece x = {.seq = wire_head(frame)->seq, .prime = (v.step->flags & STEP_PRIME) != 0};
+    piece x = {.seq = wire_head(frame)->seq,
+               .prime = (v.step->flags & STEP_PRIME) != 0,
+               .unsplit = (v.step->flags & STEP_UNSPLIT) != 0};
     atomic_store_explicit(&w->words->step_entered, x.seq, memory_order_release);
     if (x.seq > w->applied_seq) {
         TRY(stage_kv_ops(w->body, v.kv_ops, v.step->n_kv_ops, e));
         keep_copies(&w->sent, x.seq, v.kv_ops, v.step->n_kv_ops);
         w->applied_seq = x.seq;
     }
+    /* It is over when its operations are: another stage may read there next. */
+    if (v.step->n_rows == 0 && v.step->n_kv_ops > 0) TRY(stage_settle(w->body, e));
     TRY(rounds_begin(&w->rounds, &v, e));
     for (x.round = 0; x.round < v.step->rounds; x.round++)
         for (x.g = 0; x.g < v.step->n_groups; x.g++) TRY(run_piece(w, &x, e));
@@ -348,6 +390,7 @@ static void release(worker *w)
     journal_unmap(&w->received);
     rounds_close(&w->rounds);
     if (w->body != NULL) stage_close(w->body);
+    loan_unmap(&w->loan);
     free(w->model);
     if (w->file != NULL) gguf_close(w->file);
 }

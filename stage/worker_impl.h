@@ -29,6 +29,7 @@ struct worker {
     model_desc *model;
     stage *body;
     edges edges;
+    loan loan;                       /* without a map: nobody borrows */
     readback results;
     journal sent, received;          /* of the boundaries out and in; without a map: none */
     rounds rounds;

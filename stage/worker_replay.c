@@ -8,6 +8,8 @@ status worker_quiesce(worker *w, errmsg *e)
 {
     atomic_fetch_sub_explicit(&w->interrupts, 1, memory_order_acq_rel);
     worker_inject_recovery(w);
+    /* Whoever was lost has its memory back only when nobody else holds it. */
+    stage_give_back(w->body);
     /* Senders let go first; receivers when all are quiet. */
     if (w->edges.open) edge_set(&w->edges, &w->edges.out, NULL, NULL);
     set_state(w, STAGE_QUIET);

@@ -2,6 +2,7 @@
 #include "coordinator/machine/boundaries.h"
 #include "coordinator/machine/inventory.h"
 #include "coordinator/machine/placement.h"
+#include "coordinator/machine/unsplit.h"
 #include "coordinator/commands/output.h"
 #include "coordinator/commands/preview.h"
 #include "coordinator/shape/shape.h"
@@ -156,6 +157,7 @@ static status make_plan(common_options *c, errmsg *e)
     gpu_list gpus;
     TRY_DONE(s, placement_resolve(&c->doors, &gpus, e));
     TRY_DONE(s, preview_open(&v, c, e));
+    TRY_DONE(s, unsplit_check(v.plan, &gpus, &c->doors, &c->doors.step, e));
     uint64_t free_bytes = inventory_memory_available();
     status fits = placement_fits(v.plan, &gpus, &fit);
     if (fits == ST_OK) fits = plan_fits(v.plan, v.model, free_bytes, &fit);

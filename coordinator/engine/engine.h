@@ -156,6 +156,7 @@ typedef struct {
     uint64_t seq;               /* 0: free */
     bool prime, free_running;
     bool verify;                /* of generations, each with its drafts */
+    bool unsplit;               /* its rows walk all layers on the primary */
     uint32_t n_parts, n_rows, n_results;
     uint32_t rounds, n_groups, group_end[WIRE_GROUPS_MAX];
     uint32_t n_pieces;          /* groups of all rounds that have come back, since it was issued */
@@ -226,6 +227,16 @@ typedef struct {
     uint32_t *users;            /* [n_blocks of class window] */
 } replay;
 
+/* What a step door decides about (turn.c). */
+typedef enum { PATH_DECODE, PATH_DRAFTS, PATH_PROMPTS } walk_path;
+
+/* Whose turn it is. */
+typedef struct {
+    bool unsplit;               /* the steps in flight, if there are any */
+    bool held;                  /* a step of the kind `wanted` waits until they have landed */
+    bool wanted;
+} walk_turn;
+
 struct pipeline {
     pthread_mutex_t lock;
     pthread_cond_t changed;     /* phase */
@@ -246,6 +257,7 @@ struct pipeline {
     int death_pipe[2];
     int run_block_fd, readback_fd, boundary_fd[STAGES_MAX];
     int journal_fd[STAGES_MAX]; /* of the boundary behind stage s; -1: none */
+    int loan_fd;                /* what stages lend each other; -1: steps never walk unsplit */
     run_block *block;
     readback results;
     unsigned char *frame;       /* for messages in and out */
@@ -267,6 +279,7 @@ struct pipeline {
 
     /* schedule */
     step_doors step_doors;
+    walk_turn turn;
     session *ready_first, *ready_last; /* sessions that have rows to issue, whose turn comes first */
     uint64_t next_seq, n_counts;
     flight *flights;            /* [window] */
@@ -359,6 +372,18 @@ void batch_choose(pipeline *p, flight *f);
 
 /* Free-running and verifying steps: KV for as many of n positions more as there is room for; 0: none. */
 uint32_t batch_reserve(session *s, uint32_t n);
+
+/* --- turn.c: split and unsplit steps are never in flight together -------------------------------------- */
+/* Steps of that path walk unsplit now. */
+bool turn_asks_unsplit(const pipeline *p, walk_path path);
+/* Such a step may be chosen: no other kind's turn comes first. */
+bool turn_allows(const pipeline *p, walk_path path);
+/* Nothing is issued before all that is in flight has landed. */
+bool turn_waits(const pipeline *p);
+/* Nothing was found of the kind whose turn it was; false: it was nobody's. */
+bool turn_given_up(pipeline *p);
+/* A step may go now, unsplit or not. False: the turn of steps that are `wanted` comes next. */
+bool turn_take(pipeline *p, bool unsplit, bool wanted);
 
 /* --- verify.c: drafts, and when they are worth a step ------------------------------------------------- */
 /* A generation with drafts begins: look for them soon. */

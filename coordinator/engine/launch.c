@@ -5,8 +5,10 @@
 #include "common/boundary.h"
 #include "common/clock.h"
 #include "common/journal.h"
+#include "common/loan.h"
 #include "common/log.h"
 #include "coordinator/machine/inventory.h"
+#include "coordinator/machine/unsplit.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -33,6 +35,17 @@ static status make_socket(pipeline *p, int type, const char *endpoint, void **ou
     return ST_OK;
 }
 
+/* What an unsplit walk needs, where one may be asked for. */
+static status make_loan(pipeline *p, errmsg *e)
+{
+    bool may = unsplit_asked(&p->step_doors) || (p->o.unsplit && unsplit_possible(&p->plan, &p->gpus));
+    loan_layout at;
+    if (p->n_stages == 1 || !may) return ST_OK;
+    loan_layout_make(&at, p->model, p->n_stages, p->plan.cuts.at, p->plan.n_blocks, p->plan.kv_type,
+                     p->plan.stage[0].device.kind != DEVICE_CUDA);
+    return loan_create(&p->loan_fd, &at, e);
+}
+
 status launch_prepare(pipeline *p, errmsg *e)
 {
     char endpoint[128];
@@ -49,6 +62,7 @@ status launch_prepare(pipeline *p, errmsg *e)
     }
     for (uint32_t s = 0; p->plan.n_journal_blocks > 0 && s + 1 < p->n_stages; s++)
         TRY(journal_create(&p->journal_fd[s], p->plan.n_journal_blocks, p->model->n_embd, e));
+    TRY(make_loan(p, e));
     p->zmq = zmq_ctx_new();
     if (p->zmq == NULL) return errmsg_set(e, ST_RESOURCES, "zeromq: %s", zmq_strerror(zmq_errno()));
     snprintf(endpoint, sizeof endpoint, "ipc://%s/status", p->dir.path);
@@ -108,6 +122,7 @@ status launch_one(pipeline *p, uint32_t s, errmsg *e)
     n = add_fd(fds, n, p->readback_fd);
     n = add_fd(fds, n, journal_in(p, s));
     n = add_fd(fds, n, p->journal_fd[s]);
+    n = add_fd(fds, n, p->loan_fd);
     for (uint32_t i = 0; i < gguf_n_files(p->file); i++) n = add_fd(fds, n, gguf_fd(p->file, i));
     t->start_ns = now_ns();
     if (t->epoch == 1) t->first_start_ns = t->start_ns;
@@ -179,11 +194,13 @@ status launch_config(pipeline *p, uint32_t s, errmsg *e)
                      .out_fd = boundary_out(p, s),
                      .journal_in_fd = journal_in(p, s),
                      .journal_out_fd = p->journal_fd[s],
+                     .loan_fd = p->loan_fd,
                      .n_model_fds = gguf_n_files(p->file),
                      .transport = p->doors.transport,
                      .signal = p->doors.signal,
                      .wait_limit_ms = STAGE_WAIT_LIMIT_MS};
     snprintf(c.build, sizeof c.build, "%s", MEMRA_BUILD_ID);
+    memcpy(c.range, p->plan.cuts.at, sizeof c.range);
     for (uint32_t i = 0; i < c.n_model_fds; i++) c.model_fd[i] = gguf_fd(p->file, i);
     snprintf(c.isa, sizeof c.isa, "%s", p->o.isa != NULL ? p->o.isa : "auto");
     snprintf(c.fault, sizeof c.fault, "%s", p->doors.fault_text);
@@ -240,6 +257,7 @@ void launch_release(pipeline *p)
     close_fd(&p->death_pipe[1]);
     close_fd(&p->run_block_fd);
     close_fd(&p->readback_fd);
+    close_fd(&p->loan_fd);
     run_block_unmap(p->block);
     if (p->results.map != NULL) readback_unmap(&p->results);
     p->block = NULL;

@@ -63,6 +63,7 @@ void report_stage(const pipeline *p, uint32_t stage_i, stage_snapshot *out)
                             .n_free_rounds = word(&w->n_free_rounds),
                             .n_verifies = word(&w->n_verifies),
                             .n_verifies_split = word(&w->n_verifies_split),
+                            .n_unsplit = word(&w->n_unsplit),
                             .load_ns = t->loaded_ns > t->start_ns ? t->loaded_ns - t->start_ns : 0};
     memcpy(out->device, t->facts.device_name, sizeof out->device);
     memcpy(out->transport, t->met.transport, sizeof out->transport);

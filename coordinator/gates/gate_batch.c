@@ -126,7 +126,7 @@ static status walk(work *w, pipeline *p, const way *how, errmsg *e)
     pthread_t thread[GATE_SESSIONS];
     bool started[GATE_SESSIONS] = {false};
     step_doors d = gate_doors(w->g, gate_chunk(w->g), true, !how->one_slot);
-    pipeline_set_step_doors(p, &d);
+    TRY(pipeline_set_step_doors(p, &d, e));
     gate_record_clear(&w->got);
     for (uint32_t i = 0; i < GATE_SESSIONS; i++) {
         x[i] = (walker){.w = w, .p = p, .how = how, .i = i};

@@ -19,6 +19,7 @@ typedef struct {
     uint32_t n_chunk;    /* rows of the largest step; 0: the gate's prompt */
     uint32_t n_sessions; /* 0: one */
     uint32_t restarts;   /* of a stage; 0: a lost stage is the arm's red */
+    bool unsplit;        /* arms may ask for unsplit walks */
 } gate_setup;
 
 #define GATE_CUTS_ALL_MAX    64u /* --stages N: all cuts of N while there are so few */
@@ -48,7 +49,7 @@ MUST_USE status gate_pipe_open(pipeline **out, const gate_context *g, const gate
  * third of the prompt (with fewer chunks stages need not meet). */
 uint32_t gate_chunk(const gate_context *g);
 
-/* Step doors with everything on and this chunk length. */
+/* Step doors with everything on, nothing unsplit, and this chunk length. */
 step_doors gate_doors(const gate_context *g, uint32_t chunk, bool pipe, bool overlap);
 
 /* May this arm, begun at begin_ns, be walked (once more)? See gate.h. */

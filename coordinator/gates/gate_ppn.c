@@ -50,10 +50,10 @@ static uint64_t overlaps_now(const pipeline *p)
     return gate_counts_overlaps(&c);
 }
 
-static void set_doors(pipeline *p, const work *w, bool on)
+static status set_doors(pipeline *p, const work *w, bool on, errmsg *e)
 {
     step_doors d = gate_doors(w->g, w->chunk, on, on);
-    pipeline_set_step_doors(p, &d);
+    return pipeline_set_step_doors(p, &d, e);
 }
 
 static status walk_prompt(work *w, pipeline *p, session *s, const way *how, uint32_t *next,
@@ -61,11 +61,11 @@ static status walk_prompt(work *w, pipeline *p, session *s, const way *how, uint
 {
     uint32_t n = w->g->n_prompt;
     uint32_t first = how->flips ? n / 2 : n;
-    set_doors(p, w, how->pipelined || how->flips);
+    TRY(set_doors(p, w, how->pipelined || how->flips, e));
     TRY(session_prime(s, w->tokens, first, gate_record_rows(&w->got, 0, first), next, e));
     done->chunks += (first + w->chunk - 1) / w->chunk;
     if (first < n) {
-        set_doors(p, w, false);
+        TRY(set_doors(p, w, false, e));
         TRY(session_prime(s, w->tokens + first, n - first,
                           gate_record_rows(&w->got, first, n - first), next, e));
         done->chunks += (n - first + w->chunk - 1) / w->chunk;
@@ -79,7 +79,7 @@ static status walk_decode(work *w, pipeline *p, session *s, const way *how, uint
                           uint32_t *next, walked *done, errmsg *e)
 {
     for (uint32_t i = 0; i < w->g->n_decode; i++) {
-        if (how->flips) set_doors(p, w, i % 2 == 0);
+        if (how->flips) TRY(set_doors(p, w, i % 2 == 0, e));
         TRY(session_step(s, *next, gate_record_rows(&w->got, row + i, 1), next, e));
         w->got.tokens[row + i] = *next;
         done->steps++;
@@ -96,7 +96,7 @@ static status walk_burst(work *w, pipeline *p, session *s, const way *how, uint3
     status st = ST_OK;
     while (drained < w->n_burst) {
         while (issued < w->n_burst && issued - drained < most) {
-            if (how->flips) set_doors(p, w, issued % 3 != 0);
+            if (how->flips) TRY_DONE(st, set_doors(p, w, issued % 3 != 0, e));
             TRY_DONE(st, session_step_deferred(s, w->tokens[w->g->n_prompt + issued],
                                                &in_flight[issued % IN_FLIGHT_MAX], e));
             issued++;

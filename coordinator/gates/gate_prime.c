@@ -40,10 +40,10 @@ static uint32_t least(uint32_t a, uint32_t b)
     return a < b ? a : b;
 }
 
-static void set_doors(pipeline *p, const work *w, uint32_t chunk, bool pipe)
+static status set_doors(pipeline *p, const work *w, uint32_t chunk, bool pipe, errmsg *e)
 {
     step_doors d = gate_doors(w->g, chunk, pipe, pipe);
-    pipeline_set_step_doors(p, &d);
+    return pipeline_set_step_doors(p, &d, e);
 }
 
 /* Prompt rows [begin, end) into the record; *next: the token drawn after the last. */
@@ -153,8 +153,8 @@ static status walk(work *w, pipeline *p, const arm_way *how, gate_arm *a, asked 
     *x = (asked){0};
     sampler_params sampler = sampler_default();
     session *s = NULL;
-    set_doors(p, w, how->run_chunk > 0 ? how->run_chunk : how->chunk,
-              how->pipe && !how->run_serial);
+    TRY(set_doors(p, w, how->run_chunk > 0 ? how->run_chunk : how->chunk,
+                  how->pipe && !how->run_serial, e));
     TRY(session_open(p, &sampler, &s, e));
     uint32_t *middle = &w->tokens[w->g->n_prompt / 2], kept = *middle;
     if (how->run_other_token) *middle = (kept + 1) % w->g->model.n_vocab;

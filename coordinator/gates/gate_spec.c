@@ -153,7 +153,7 @@ static status walk(work *w, pipeline *p, const way *how, errmsg *e)
     pthread_t thread[N_SESSIONS];
     bool started[N_SESSIONS] = {false};
     step_doors d = gate_doors(w->g, gate_chunk(w->g), true, true);
-    pipeline_set_step_doors(p, &d);
+    TRY(pipeline_set_step_doors(p, &d, e));
     gate_record_clear(&w->got);
     for (uint32_t i = how->begin; i < how->end; i++) {
         x[i] = (walker){.w = w, .p = p, .how = how, .i = i};

@@ -26,6 +26,12 @@ typedef struct cuda_weight cuda_weight;
 
 struct pool;
 
+/* Weights that lie side by side in one allocation, while they are opened (kernels/loan.h). */
+typedef struct {
+    char *base; /* NULL: each has an allocation of its own */
+    uint64_t bytes, used;
+} cuda_together;
+
 /* Weights on their way: pinned host memory, the same on the device, and when a piece is free. */
 typedef struct {
     struct pool *copiers; /* from the file's mapping into pinned memory */
@@ -36,6 +42,7 @@ typedef struct {
     uint32_t *max_bits; /* on the device */
     cudaStream_t stream;
     uint32_t turn;
+    cuda_together together;
 } cuda_loader;
 
 struct backend_device {
@@ -88,6 +95,8 @@ status cuda_weight_open(backend_device *d, dev_weight *out, const void *host, dt
                         uint32_t n_in, uint32_t n_out, errmsg *e);
 status cuda_weights_from_host(backend_device *d, dev_ptr *out, const void *host, uint64_t bytes,
                               errmsg *e);
+/* One zeroed allocation for weights, freed with the device; not yet counted as allocated. */
+status cuda_weights_together(backend_device *d, void **out, uint64_t bytes, errmsg *e);
 uint64_t cuda_queue_bytes(void); /* that a queue allocates on the device */
 bool cuda_weight_type(dtype t); /* products and embeddings of it exist */
 cuda_matrix cuda_matrix_of(const dev_weight *w);

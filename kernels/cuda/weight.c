@@ -4,6 +4,7 @@
 #include "kernels/cuda/device.h"
 
 #include "kernels/cpu/pool.h"
+#include "kernels/loan.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -116,7 +117,7 @@ uint64_t cuda_weight_bytes(dtype type, uint32_t n_in, uint32_t n_out)
     return n_tiles * tile_bytes(form_of(type, n_in), type, n_in);
 }
 
-static status add_weight(backend_device *d, void **out, uint64_t bytes, errmsg *e)
+status cuda_weights_together(backend_device *d, void **out, uint64_t bytes, errmsg *e)
 {
     dev_ptr p;
     cuda_weight *w = calloc(1, sizeof *w);
@@ -127,9 +128,25 @@ static status add_weight(backend_device *d, void **out, uint64_t bytes, errmsg *
         free(w);
         return s;
     }
+    d->allocated_bytes -= bytes;
     *w = (cuda_weight){d->weights, cuda_address(p)};
     d->weights = w;
     *out = w->device;
+    return ST_OK;
+}
+
+static status add_weight(backend_device *d, void **out, uint64_t bytes, errmsg *e)
+{
+    cuda_together *t = &d->loader.together;
+    if (t->base == NULL) {
+        TRY(cuda_weights_together(d, out, bytes, e));
+    } else {
+        uint64_t aligned = loan_aligned(bytes);
+        CHECK(t->used + aligned <= t->bytes);
+        *out = t->base + t->used;
+        t->used += aligned;
+    }
+    d->allocated_bytes += bytes;
     return ST_OK;
 }
 

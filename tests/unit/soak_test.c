@@ -206,7 +206,8 @@ static void change_doors(pipeline *p, uint64_t *random)
     d.overlap = (*random >> 40) % 3 != 0;
     d.prime_pipe = (*random >> 44) % 4 != 0;
     d.prime_chunk = (*random >> 48) % 2 == 0 ? 0 : 1 + (uint32_t)((*random >> 50) % 90);
-    pipeline_set_step_doors(p, &d);
+    errmsg e = {0};
+    assert_int_equal(pipeline_set_step_doors(p, &d, &e), ST_OK);
 }
 
 static void soak(uint32_t n_stages)
