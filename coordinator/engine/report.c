@@ -93,13 +93,13 @@ static json_t *stage_json(const pipeline *p, uint32_t s)
     report_stage(p, s, &t);
     double since_ns = (double)(now_ns() - p->stage[s].first_start_ns);
     double busy = since_ns > 0 ? (double)t.busy_ns / since_ns : 0;
-    return json_pack("{s:i, s:i, s:s, s:s, s:i, s:[i,i], s:i, s:o, s:I, s:I, s:f, s:f, s:I, s:I, s:I, s:I}",
+    return json_pack("{s:i, s:i, s:s, s:s, s:i, s:[i,i], s:i, s:o, s:I, s:I, s:f, s:f, s:I, s:I, s:I, s:I, s:I}",
                      "stage", (int)s, "pid", t.pid, "device", t.device, "state",
                      stage_word(p, s, t.state), "epoch", (int)t.epoch,
                      "layers", (int)p->plan.stage[s].layer_begin, (int)p->plan.stage[s].layer_end,
                      "restarts", (int)t.epoch - 1, "last_fault", text_json(t.last_fault), "steps", (json_int_t)t.n_steps, "rows",
                      (json_int_t)t.n_rows, "busy", busy, "idle", 1 - busy, "overlaps",
-                     (json_int_t)t.n_overlaps, "weights_bytes", (json_int_t)t.weights_bytes, "kv_bytes",
+                     (json_int_t)t.n_overlaps, "unsplit_steps", (json_int_t)t.n_unsplit, "weights_bytes", (json_int_t)t.weights_bytes, "kv_bytes",
                      (json_int_t)t.kv_bytes, "scratch_bytes", (json_int_t)t.scratch_bytes);
 }
 

@@ -245,6 +245,15 @@ step_doors gate_doors(const gate_context *g, uint32_t chunk, bool pipe, bool ove
     return d;
 }
 
+bool gate_may_unsplit(const gate_context *g, pipeline *p, const step_doors *d)
+{
+    errmsg why = {0};
+    if (pipeline_plan(p)->cuts.n_stages == 1) return false;
+    if (pipeline_set_step_doors(p, d, &why) == ST_OK) return true;
+    gate_report_note(g->report, "left out: %s", why.text);
+    return false;
+}
+
 bool gate_may_try(const gate_arm *a, uint64_t begin_ns)
 {
     return a->green && (a->tries < GATE_TRIES_MIN || now_ns() - begin_ns < GATE_TRIES_S * NS_PER_S);

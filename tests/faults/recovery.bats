@@ -52,6 +52,29 @@ expect_story() {
     assert_nothing_left
 }
 
+@test "killed, stopped and hung while the first stage walks for all" {
+    undisturbed
+    local unsplit=(--batch-pp 0 --spec-pp 0 --prime-pp 0)
+    story "${unsplit[@]}"
+    expect_story 0
+    for at in prime decode; do
+        for stage in 0 1 2; do
+            story "${unsplit[@]}" --fault "stage=$stage,at=$at,kind=kill"
+            expect_story 1 "stage $stage .*was lost in a step: killed by SIGKILL; pid"
+        done
+        story "${unsplit[@]}" --hang-timeout 0.5 --fault "stage=0,at=$at,kind=hang"
+        expect_story 1 "stage 0 .*no progress for 0.[56].*--hang-timeout.*; pid"
+        story "${unsplit[@]}" --hang-timeout 0.5 --fault "stage=2,at=$at,kind=stop"
+        expect_story 1 "stage 2 .*stopped by SIGSTOP; pid"
+    done
+    # an unsplit prompt is in no journal: from tokens, then
+    story --prime-pp 0 --fault "stage=1,at=decode,kind=kill"
+    expect_story 1 "rows again through all stages"
+    story "${unsplit[@]}" --fault "stage=all,at=decode,kind=kill"
+    expect_story 3
+    assert_nothing_left
+}
+
 @test "stopped and hung stages are killed and replaced, their starved neighbours are not" {
     undisturbed
     for at in prime decode; do

@@ -89,8 +89,8 @@ json() {
     gate batch --json -m "$DEMO"
     expect 0
     [[ $(json verdict) == green ]]
-    # the reference, one stage, and two arms each of 2, 3 and 8 stages
-    [[ $(json arms) == 8 ]]
+    # the reference, one stage, and three arms each of 2, 3 and 8 stages
+    [[ $(json arms) == 11 ]]
     ! grep -E '"(batches|prompt_batches|rounds)":0,' <<<"$(grep '"arm":"together' <<<"$OUT")"
     grep -q '"arm":"together, one slot","stages":8' <<<"$OUT"
     assert_nothing_left
@@ -100,12 +100,27 @@ json() {
     gate spec --json -m "$DEMO"
     expect 0
     [[ $(json verdict) == green ]]
-    # the reference, and nine arms each of 1, 2, 3 and 8 stages
-    [[ $(json arms) == 37 ]]
+    # the reference, nine arms of one stage and ten each of 2, 3 and 8
+    [[ $(json arms) == 40 ]]
     ! grep -E '"(verify_steps|drafted|accepted)":0,' <<<"$(grep '"arm":"K=' <<<"$OUT")"
     for arm in "K=1, greedy" "K=2, sampled" "K=8, sampled" "K=4, together"; do
         grep -q "\"arm\":\"$arm\",\"stages\":8" <<<"$OUT"
     done
+    assert_nothing_left
+}
+
+@test "the arms of prime, batch and spec that walk unsplit do, and no other does" {
+    for name in prime batch spec; do
+        gate "$name" --json -m "$DEMO" --stages 3
+        expect 0
+        [[ $(json verdict) == green ]]
+        grep -q '"arm":"[^"]*unsplit[^"]*","stages":3' <<<"$OUT"
+        ! grep '"arm":"[^"]*unsplit' <<<"$OUT" | grep '"unsplit_steps":0}'
+        ! grep '"arm":' <<<"$OUT" | grep -vE '"arm":"[^"]*unsplit' | grep -v '"unsplit_steps":0}'
+    done
+    # the doors of the command are the gate's to flip
+    MEMRA_BATCH_PP=0 gate ppn -m "$DEMO" --stages 2 --splits 4 -p 40 -n 2
+    expect 0 "^# green"
     assert_nothing_left
 }
 
@@ -138,9 +153,9 @@ json() {
 
 @test "the canaries of every gate are noticed" {
     gate all -m "$DEMO" --canary
-    expect 1 "^red: .*all 28 canaries were noticed"
+    expect 1 "^red: .*all 34 canaries were noticed"
     no_line "^GREEN"
-    [[ $(grep -c "^red   " <<<"$OUT") == 28 ]]
+    [[ $(grep -c "^red   " <<<"$OUT") == 34 ]]
     assert_nothing_left
 }
 
