@@ -11,6 +11,7 @@
 #define SPLITS_RULE  "STAGES - 1 cuts, strictly increasing, inside (0, n_layers); or even; or auto"
 #define SPLIT_RULE   "one cut inside (0, n_layers), with STAGES=2 and without SPLITS"
 #define DEVICES_RULE "one of CUDA ordinal, cpu, cpu:NODE, auto per stage; or auto alone"
+#define SHARD_RULE   "0 or 1; 0: all weights on the device of stage 0, the others read them there"
 #define BATCH_RULE   "0 or 1; 0: decode walks unsplit, see ALLOW_UNSPLIT_BATCH"
 #define SPEC_RULE    "0 or 1; 0: verified drafts walk unsplit, see ALLOW_UNSPLIT_BATCH"
 #define PRIME_RULE   "0 or 1; 0: prompts walk unsplit, all layers on stage 0"
@@ -23,7 +24,7 @@
     X(DOOR_SPLITS, "MEMRA_PP_SPLITS", "splits", SPLITS_RULE)                                       \
     X(DOOR_SPLIT, "MEMRA_PP_SPLIT", "split", SPLIT_RULE)                                           \
     X(DOOR_DEVICES, "MEMRA_PP_DEVICES", "devices", DEVICES_RULE)                                   \
-    X(DOOR_SHARD, "MEMRA_PP_SHARD", "shard", BOOLEAN_RULE "; this build: 1")                       \
+    X(DOOR_SHARD, "MEMRA_PP_SHARD", "shard", SHARD_RULE)                                           \
     X(DOOR_STREAMS, "MEMRA_PP_STREAMS", "streams", BOOLEAN_RULE "; this build: 1")                 \
     X(DOOR_TRANSPORT, "MEMRA_PP_TRANSPORT", "transport",                                           \
       "auto, ipc, nccl, host or shm")                                                              \
@@ -236,7 +237,7 @@ static status parse_door(const door_text *t)
     case DOOR_DEVICES:
         return parse_devices(t);
     case DOOR_SHARD:
-        return parse_absent_boolean(t, &d->shard);
+        return parse_boolean(t, &d->shard);
     case DOOR_STREAMS:
         return parse_absent_boolean(t, &d->streams);
     case DOOR_TRANSPORT:

@@ -14,7 +14,8 @@
  *   auto may stand for single stages too. Whether a device exists is the planner's to say.
  * - FAULT may name no stage that STAGES does not have.
  * - BATCH_PP, SPEC_PP and PRIME_PP of 0 ask for a walk of the whole model on the primary, with what
- *   the other stages lend: coordinator/machine/unsplit.h says where that can be had. */
+ *   the other stages lend, SHARD=0 for weights that stage 0 lends: coordinator/machine/unsplit.h says
+ *   where that can be had. */
 #ifndef COMMON_DOORS_H
 #define COMMON_DOORS_H
 
@@ -81,7 +82,8 @@ typedef struct {
     uint32_t cut[STAGES_MAX]; /* strictly increasing, > 0 */
     uint32_t n_devices;  /* 0: the default placement; otherwise n_stages (or 1 entry: auto) */
     device_door device[STAGES_MAX];
-    bool shard, streams; /* default on */
+    bool shard;          /* false: all weights on the device of stage 0, the others read them there */
+    bool streams;        /* both: default on */
     transport_kind transport;
     signal_kind signal;
     fault_list faults;

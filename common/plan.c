@@ -286,7 +286,8 @@ static void fill_bytes(plan *p, const model_desc *m)
         host_layout_make(&host, m, &limits);
         sp->layer_begin = p->cuts.at[s];
         sp->layer_end = p->cuts.at[s + 1];
-        sp->weights_bytes = fence_stage_bytes(&p->cuts, m, s);
+        sp->weights_bytes = 0;
+        p->stage[p->gathered ? 0 : s].weights_bytes += fence_stage_bytes(&p->cuts, m, s);
         sp->kv_bytes = 0;
         for (uint32_t k = 0; k < KV_POOLS; k++)
             sp->kv_bytes += class_bytes(p, m, k, sp->layer_begin, sp->layer_end, p->n_blocks[k]);
@@ -295,7 +296,7 @@ static void fill_bytes(plan *p, const model_desc *m)
         sp->process_bytes = PLAN_PROCESS_BYTES + edges_bytes(p, m) + fixed_bytes(p, m, sp);
         sp->slots_bytes = slots_bytes(p, m, s);
         p->slots_total_bytes += sp->slots_bytes;
-        p->weights_total_bytes += sp->weights_bytes;
+        p->weights_total_bytes += fence_stage_bytes(&p->cuts, m, s);
         p->total_bytes += sp->kv_bytes + sp->scratch_bytes + sp->host_bytes + sp->process_bytes +
                           sp->slots_bytes;
     }
@@ -328,6 +329,7 @@ status plan_make(plan *out, const model_desc *m, const doors *d, const plan_requ
                           m->n_vocab, SAMPLER_VOCAB_MAX);
     }
     TRY(fence_plan_costs(&out->cuts, d, m, r->costs ? r->cost : NULL, e));
+    out->gathered = !d->shard && out->cuts.n_stages > 1;
     TRY(settle(out, m, d, r, e));
     TRY(settle_blocks(out, m, r->kv_bytes, e));
     for (uint32_t s = 0; s < out->cuts.n_stages; s++)

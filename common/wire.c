@@ -44,7 +44,8 @@ static bool config_valid(const wire_config *c)
            (c->device == DEVICE_CPU || c->device == DEVICE_CUDA) &&
            terminated(c->cuda_uuid, sizeof c->cuda_uuid) && c->n_threads >= 1 && c->run_block_fd >= 0 && c->readback_fd >= 0 &&
            (c->in_fd >= 0) == linked && (c->out_fd >= 0) == linked && c->journal_in_fd >= -1 &&
-           c->journal_out_fd >= -1 && c->loan_fd >= -1 && (c->loan_fd < 0 || ranges_valid(c)) &&
+           c->journal_out_fd >= -1 && c->loan_fd >= -1 && (c->loan_fd >= 0) == (c->loans != 0) &&
+           c->loans <= (LOAN_UNSPLIT | LOAN_GATHERED) && (c->loan_fd < 0 || ranges_valid(c)) &&
            c->n_model_fds >= 1 &&
            c->n_model_fds <= GGUF_FILES_MAX && terminated(c->build, sizeof c->build) &&
            terminated(c->isa, sizeof c->isa) && c->transport <= TRANSPORT_SHM &&

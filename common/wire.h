@@ -71,6 +71,9 @@ typedef struct {
     uint32_t pid, reserved;
 } wire_hello;
 
+#define LOAN_UNSPLIT 1u  /* the first stage may walk all layers: it borrows the others' K, V and weights */
+#define LOAN_GATHERED 2u /* the first stage has all weights: the others borrow theirs */
+
 typedef struct {
     char build[32];                  /* the coordinator's; a stage refuses another */
     uint32_t stage_i, n_stages, epoch, n_layers; /* epoch: of this incarnation */
@@ -86,6 +89,7 @@ typedef struct {
     int32_t in_fd, out_fd;           /* boundaries s-1 -> s and s -> s+1 (mod N); -1 with one stage */
     int32_t journal_in_fd, journal_out_fd; /* of those boundaries; -1: none */
     int32_t loan_fd;                 /* where stages say what they lend (loan.h); -1: nobody borrows */
+    uint32_t loans;                  /* LOAN_..: what for; 0 without it */
     uint32_t range[STAGES_MAX + 1];  /* with it: stage s has the layers [range[s], range[s + 1]) */
     uint32_t n_model_fds;
     int32_t model_fd[GGUF_FILES_MAX];

@@ -112,9 +112,10 @@ static status allocate(stage *s, errmsg *e)
     TRY(s->b->host_alloc(s->device, &host, s->host_at.bytes, e));
     s->host = host;
     TRY(s->b->alloc(s->device, &s->scratch, s->at.bytes, e));
+    bool lends = s->loan != NULL && (c->loans & LOAN_UNSPLIT) != 0;
     const kv_place lent = {s->loan, c->stage_i, c->epoch};
     return kv_open(&s->kv, s->b, s->device, s->m, c->layer_begin, c->layer_end, (dtype)c->kv_type,
-                   &limits, s->host, &s->host_at, s->loan != NULL ? &lent : NULL, e);
+                   &limits, s->host, &s->host_at, lends ? &lent : NULL, e);
 }
 
 /* What the stage takes on its device. The slots of the boundary into it: stage/transport_ipc.c. */
@@ -127,7 +128,7 @@ static device_need need_of(const stage *s, const weights_options *load)
                      .layer_begin = c->layer_begin,
                      .layer_end = c->layer_end,
                      .n_ctx = c->n_ctx,
-                     .weights_bytes = weights_device_bytes(load)};
+                     .weights_bytes = stage_load_bytes(s, load)};
     scratch_layout scratch;
     scratch_layout_make(&scratch, s->m, c->rows_max, c->n_ctx, s->last);
     n.scratch_bytes = scratch.bytes;
@@ -144,10 +145,9 @@ static status load_weights(stage *s, const weights_options *load, const device_n
 {
     uint64_t held_bytes, begin_ns = now_ns();
     TRY(fits_begin_load(need, &held_bytes, e));
-    TRY(stage_lend_begin(s, load, e));
-    TRY(weights_open(&s->w, load, e));
-    TRY(stage_lend(s, load, e));
-    double gb = (double)s->w.bytes / 1e9, seconds = (double)(now_ns() - begin_ns) / NS_PER_S;
+    TRY(stage_load(s, load, e));
+    uint64_t bytes = stage_facts_get(s).weights_bytes;
+    double gb = (double)bytes / 1e9, seconds = (double)(now_ns() - begin_ns) / NS_PER_S;
     log_debug("stage %u: %.3f GB of weights loaded in %.3f s, %.1f GB/s", s->config.stage_i, gb,
               seconds, gb / seconds);
     return fits_end_load(need, held_bytes, e);
@@ -171,10 +171,16 @@ static status open_all(stage *s, errmsg *e)
     TRY(fits_check(&need, e));
     TRY(allocate(s, e));
     TRY(load_weights(s, &load, &need, e));
+    return s->w.layer != NULL ? stage_begin(s, e) : ST_OK;
+}
+
+status stage_begin(stage *s, errmsg *e)
+{
     TRY(stage_walk_open(s, e));
     TRY(rope_make(&s->rope[LAYER_GLOBAL], &s->m->rope, s->w.freq_factors, e));
-    if (s->n_kinds == 1) return ST_OK;
-    return rope_make(&s->rope[LAYER_WINDOW], &s->m->rope_window, NULL, e);
+    if (s->n_kinds > 1) TRY(rope_make(&s->rope[LAYER_WINDOW], &s->m->rope_window, NULL, e));
+    s->began = true;
+    return ST_OK;
 }
 
 status stage_open(stage **out, const stage_options *o, errmsg *e)
@@ -213,13 +219,15 @@ void stage_close(stage *s)
     if (s->scratch.addr != 0) s->b->free(s->device, s->scratch, s->at.bytes);
     if (s->host != NULL) s->b->host_free(s->device, s->host);
     if (s->device != NULL) s->b->device_close(s->device);
-    weights_close(&s->w);
+    stage_unload(s);
     free(s);
 }
 
 stage_facts stage_facts_get(const stage *s)
 {
-    return (stage_facts){s->w.bytes, kv_bytes(&s->kv), s->at.bytes, s->host_at.bytes,
+    uint64_t bytes = s->n_borrowed > 0 && !s->first ? 0 : s->w.bytes;
+    for (uint32_t i = 0; s->held != NULL && i + 1 < s->config.n_stages; i++) bytes += s->held[i].bytes;
+    return (stage_facts){bytes, kv_bytes(&s->kv), s->at.bytes, s->host_at.bytes,
                          s->b->device_name(s->device)};
 }
 

@@ -14,11 +14,16 @@
 /* Layers that follow each other, with their weights and K and V: the stage's own, or another's. */
 typedef struct {
     uint32_t begin, end; /* of the model's layers */
-    weights w;
-    dev_ptr lent;       /* the allocation that w lies in, borrowed; 0: none */
-    uint64_t lent_bytes;
+    const weights *w;
     kv_cache kv;
 } stretch;
+
+/* Weights in another process's allocation, or in the file's mapping beside its; what is here besides. */
+typedef struct {
+    weights w;
+    dev_ptr lent;       /* the allocation; 0: none */
+    uint64_t lent_bytes;
+} borrowed_weights;
 
 struct stage {
     const backend *b;
@@ -35,8 +40,12 @@ struct stage {
     kv_cache kv;
     const loan *loan;   /* NULL: nothing is lent or borrowed */
     const gguf *file;
-    stretch *borrowed;  /* [n_borrowed]: the ranges behind it, in their order; first stage */
-    uint32_t n_borrowed;
+    weights *held;      /* [n_stages - 1]: those of the ranges behind it; first stage, LOAN_GATHERED */
+    bool began;         /* its weights are here: the walk and the rotations are made */
+    /* stage_borrow's */
+    stretch *ahead;     /* [n_ahead]: the ranges behind it, in their order; first stage */
+    borrowed_weights *borrowed; /* [n_borrowed]: of those, or its own */
+    uint32_t n_ahead, n_borrowed;
     rope_table rope[LAYER_KINDS];
     uint32_t n_kinds; /* of layers of the model */
     scratch_layout at; /* in scratch */
@@ -75,10 +84,13 @@ status stage_op_failed(const stage *s, status code, const char *op, errmsg *e);
 /* Have the backend's one launch for a step of one row, if it has one for this model. */
 MUST_USE status stage_walk_open(stage *s, errmsg *e);
 
-/* Its own range has loaded: what others may borrow of it. */
-MUST_USE status stage_lend(stage *s, const weights_options *load, errmsg *e);
-/* Before that: its weights go where they can be lent. */
-MUST_USE status stage_lend_begin(stage *s, const weights_options *load, errmsg *e);
+/* Load the range's weights, and where they can be lent if somebody borrows them; with LOAN_GATHERED the
+ * first stage all ranges', the others none: theirs come with stage_borrow. Errors of weights_open. */
+MUST_USE status stage_load(stage *s, const weights_options *own, errmsg *e);
+uint64_t stage_load_bytes(const stage *s, const weights_options *own); /* on the device; 0: in place */
+void stage_unload(stage *s);
+/* What needs the weights: once they are here, and when they have come again. */
+MUST_USE status stage_begin(stage *s, errmsg *e);
 
 /* A row whose hidden state is NaN or infinite, by the host's finite flags. */
 MUST_USE status stage_check_finite(const stage *s, errmsg *e);

@@ -237,14 +237,14 @@ status stage_walk_all(stage *s, errmsg *e)
 {
     s->walked_head = false;
     if (s->n_rows == 0) return ST_OK;
-    if (s->n_borrowed + 1 != s->config.n_stages)
+    if (s->n_ahead + 1 != s->config.n_stages)
         return errmsg_set(e, ST_PROTOCOL, "stage %u is to walk all layers and has borrowed none",
                           s->config.stage_i);
     const span own = own_layers(s);
     TRY(run_span(s, &own, e));
-    for (uint32_t i = 0; i < s->n_borrowed; i++) {
-        const stretch *b = &s->borrowed[i];
-        TRY(run_span(s, &(span){b->w.layer, &b->kv, b->begin, b->end}, e));
+    for (uint32_t i = 0; i < s->n_ahead; i++) {
+        const stretch *x = &s->ahead[i];
+        TRY(run_span(s, &(span){x->w->layer, &x->kv, x->begin, x->end}, e));
     }
     return end_layers(s, e);
 }

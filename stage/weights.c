@@ -303,6 +303,22 @@ static status count_item(void *ctx, const weight_item *item, errmsg *e)
     return ST_OK;
 }
 
+static status add_file_bytes(void *ctx, const weight_item *item, errmsg *e)
+{
+    (void)e;
+    *(uint64_t *)ctx += item->t->bytes;
+    return ST_OK;
+}
+
+uint64_t weights_file_bytes(const weights_options *o)
+{
+    uint64_t bytes = 0;
+    errmsg never = {0};
+    status s = weights_visit(o, NULL, add_file_bytes, &bytes, &never);
+    CHECK(s == ST_OK);
+    return bytes;
+}
+
 uint64_t weights_device_bytes(const weights_options *o)
 {
     count_context c = {.o = o};

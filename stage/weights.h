@@ -60,6 +60,9 @@ MUST_USE status weights_supported(const weights_options *o, errmsg *e);
 /* What they take on a device with memory of its own; 0 where they are used in place. */
 uint64_t weights_device_bytes(const weights_options *o);
 
+/* Of all tensors, in the file. */
+uint64_t weights_file_bytes(const weights_options *o);
+
 /* Map, read ahead in pieces (on_progress after each: bytes of the mappings) and hand over.
  * ST_BAD_MODEL: the file changed or is cut short; ST_RESOURCES; ST_CLOSED. *out can be closed in
  * every case. */

@@ -52,6 +52,7 @@ static void print_banner(const pipeline *p, const char *path)
         pipeline_stage(p, i, &now);
         print_stage(planned, &now, i);
     }
+    if (planned->gathered) log_info("all weights lie on the device of stage 0, the others read them there");
     print_boundaries(p, planned->cuts.n_stages);
 }
 

@@ -84,6 +84,7 @@ static status print_table(const preview *v, const doors *doors_, const gpu_list 
                     p->rows_max));
     if (p->cuts.moved) TRY(output_line(e, "an even cut was moved off a place the model forbids"));
     TRY(print_stages(p, e));
+    if (p->gathered) TRY(output_line(e, "all weights lie on the device of stage 0, the others read them there"));
     TRY(print_boundaries(p, doors_, gpus, e));
     TRY(print_gpus(p, gpus, e));
     char d[OUTPUT_BYTES_TEXT];
@@ -136,11 +137,12 @@ static status print_json(const preview *v, const doors *d, const gpu_list *gpus,
                             "n_blocks", (json_int_t)p->n_blocks[KV_CLASS_GLOBAL], "n_window_blocks",
                             (json_int_t)p->n_blocks[KV_CLASS_WINDOW], "kv_type",
                             preview_kv_word(p));
-    json_t *rest = json_pack("{s:o, s:o, s:o, s:I, s:I, s:I, s:b}", "stages", stages, "boundaries",
+    json_t *rest = json_pack("{s:o, s:o, s:o, s:I, s:I, s:I, s:b, s:b}", "stages", stages, "boundaries",
                              boundaries, "host", host,
                              "total_bytes", (json_int_t)p->total_bytes, "weights_total_bytes",
                              (json_int_t)p->weights_total_bytes, "memory_available_bytes",
-                             (json_int_t)free_bytes, "fits", (int)fits);
+                             (json_int_t)free_bytes, "sharded", (int)!p->gathered, "fits",
+                             (int)fits);
     if (all == NULL || rest == NULL || json_object_update(all, rest) != 0) {
         json_decref(all);
         all = NULL;
@@ -158,6 +160,7 @@ static status make_plan(common_options *c, errmsg *e)
     TRY_DONE(s, placement_resolve(&c->doors, &gpus, e));
     TRY_DONE(s, preview_open(&v, c, e));
     TRY_DONE(s, unsplit_check(v.plan, &gpus, &c->doors, &c->doors.step, e));
+    TRY_DONE(s, unsplit_check_shard(v.plan, &gpus, &c->doors, e));
     uint64_t free_bytes = inventory_memory_available();
     status fits = placement_fits(v.plan, &gpus, &fit);
     if (fits == ST_OK) fits = plan_fits(v.plan, v.model, free_bytes, &fit);

@@ -257,7 +257,8 @@ struct pipeline {
     int death_pipe[2];
     int run_block_fd, readback_fd, boundary_fd[STAGES_MAX];
     int journal_fd[STAGES_MAX]; /* of the boundary behind stage s; -1: none */
-    int loan_fd;                /* what stages lend each other; -1: steps never walk unsplit */
+    int loan_fd;                /* what stages lend each other; -1: nothing */
+    uint32_t loans;             /* LOAN_..: what for */
     run_block *block;
     readback results;
     unsigned char *frame;       /* for messages in and out */

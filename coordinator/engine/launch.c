@@ -20,6 +20,8 @@
 #include "build_id.h"
 
 #define STOP_LIMIT_MS 700u
+#define QUIET_LIMIT_MS 300u /* of it, at most, for loans to be given back */
+#define QUIET_LOOK_US 500u
 /* A stage's own wait on a boundary: the coordinator's supervision is what ends it, this is for a
  * coordinator that lives but has lost sight of the step. */
 #define STAGE_WAIT_LIMIT_MS 3600000u
@@ -35,12 +37,14 @@ static status make_socket(pipeline *p, int type, const char *endpoint, void **ou
     return ST_OK;
 }
 
-/* What an unsplit walk needs, where one may be asked for. */
+/* What stages lend each other, if anything. */
 static status make_loan(pipeline *p, errmsg *e)
 {
     bool may = unsplit_asked(&p->step_doors) || (p->o.unsplit && unsplit_possible(&p->plan, &p->gpus));
     loan_layout at;
-    if (p->n_stages == 1 || !may) return ST_OK;
+    if (p->n_stages == 1) return ST_OK;
+    p->loans = (may ? LOAN_UNSPLIT : 0) | (p->plan.gathered ? LOAN_GATHERED : 0);
+    if (p->loans == 0) return ST_OK;
     loan_layout_make(&at, p->model, p->n_stages, p->plan.cuts.at, p->plan.n_blocks, p->plan.kv_type,
                      p->plan.stage[0].device.kind != DEVICE_CUDA);
     return loan_create(&p->loan_fd, &at, e);
@@ -195,6 +199,7 @@ status launch_config(pipeline *p, uint32_t s, errmsg *e)
                      .journal_in_fd = journal_in(p, s),
                      .journal_out_fd = p->journal_fd[s],
                      .loan_fd = p->loan_fd,
+                     .loans = p->loans,
                      .n_model_fds = gguf_n_files(p->file),
                      .transport = p->doors.transport,
                      .signal = p->doors.signal,
@@ -209,9 +214,45 @@ status launch_config(pipeline *p, uint32_t s, errmsg *e)
     return launch_send(p, s, WIRE_CONFIG, 0, &c, sizeof c, e);
 }
 
+/* Stage s says that it is quiet, or nothing of use any more. */
+static bool hear_quiet(pipeline *p, uint32_t s)
+{
+    for (;;) {
+        int n = zmq_recv(p->stage[s].socket, p->frame, p->frame_bytes, ZMQ_DONTWAIT);
+        if (n < 0) return child_reap(&p->stage[s].process);
+        if ((uint64_t)n > p->frame_bytes || !wire_valid(p->frame, (uint64_t)n)) continue;
+        if (wire_head(p->frame)->kind == WIRE_QUIESCED || wire_head(p->frame)->kind == WIRE_FAULT) return true;
+    }
+}
+
+/* What one has borrowed it gives back before another frees it. */
+static void give_back_loans(pipeline *p)
+{
+    bool waits[STAGES_MAX] = {false};
+    uint32_t n = 0;
+    uint64_t deadline = now_ns() + QUIET_LIMIT_MS * NS_PER_MS;
+    for (uint32_t s = 0; p->loan_fd >= 0 && s < p->n_stages; s++) {
+        stage_slot *t = &p->stage[s];
+        errmsg ignored = {0};
+        if (t->process.pid == 0 || !t->loaded || t->state != SLOT_RUNNING) continue;
+        if (launch_send(p, s, WIRE_QUIESCE, 0, NULL, 0, &ignored) != ST_OK || t->mute) continue;
+        waits[s] = true;
+        n++;
+    }
+    while (n > 0 && now_ns() < deadline) {
+        for (uint32_t s = 0; s < p->n_stages; s++) {
+            if (!waits[s] || !hear_quiet(p, s)) continue;
+            waits[s] = false;
+            n--;
+        }
+        if (n > 0) usleep(QUIET_LOOK_US);
+    }
+}
+
 void launch_stop(pipeline *p)
 {
     uint64_t deadline = now_ns() + STOP_LIMIT_MS * NS_PER_MS;
+    give_back_loans(p);
     for (uint32_t s = 0; s < p->n_stages; s++) {
         stage_slot *t = &p->stage[s];
         if (t->process.pid == 0) continue;

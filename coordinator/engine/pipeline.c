@@ -71,6 +71,7 @@ static status read_and_plan(pipeline *p, errmsg *e)
     TRY(model_read(p->model, p->file, e));
     TRY(placement_plan(&p->plan, p->model, &p->doors, &p->o.plan, e));
     TRY(unsplit_check(&p->plan, &p->gpus, &p->doors, &p->step_doors, e));
+    TRY(unsplit_check_shard(&p->plan, &p->gpus, &p->doors, e));
     TRY(placement_fits(&p->plan, &p->gpus, e));
     uint64_t available = inventory_memory_available();
     TRY(plan_fits(&p->plan, p->model, available > 0 ? available + in_memory : 0, e));
@@ -273,7 +274,7 @@ void pipeline_forget_prefixes(pipeline *p)
 status pipeline_set_step_doors(pipeline *p, const step_doors *d, errmsg *e)
 {
     TRY(unsplit_check(&p->plan, &p->gpus, &p->doors, d, e));
-    if (p->n_stages > 1 && unsplit_asked(d) && p->loan_fd < 0)
+    if (p->n_stages > 1 && unsplit_asked(d) && (p->loans & LOAN_UNSPLIT) == 0)
         return errmsg_set(e, ST_USAGE, "this pipeline was opened for no unsplit walk: its stages lend nothing");
     pthread_mutex_lock(&p->lock);
     p->step_doors = *d;

@@ -134,14 +134,14 @@ char *report_json(const pipeline *p)
         if (p->n_stages > 1) json_array_append_new(boundaries, boundary_json(p, s));
     }
     json_t *root = json_pack(
-        "{s:i, s:s, s:s, s:i, s:i, s:o, s:o, s:i, s:i, s:i, s:i, s:I, s:I, s:o, s:i}", "pid",
+        "{s:i, s:s, s:s, s:i, s:i, s:o, s:o, s:i, s:i, s:i, s:i, s:I, s:I, s:o, s:i, s:b}", "pid",
         (int)getpid(), "model", p->o.model_path, "state", phase_word(p->phase), "n_stages",
         (int)p->n_stages, "boundary_epoch", (int)p->edge_epoch, "stages", stages, "boundaries",
         boundaries, "sessions", (int)p->n_sessions, "kv_blocks_used",
         (int)p->pool[KV_CLASS_GLOBAL].n_used, "kv_blocks", (int)p->pool[KV_CLASS_GLOBAL].n_blocks,
         "kv_blocks_cached", (int)p->prefixes.n_entries, "pauses", (json_int_t)p->n_pauses,
         "shared_rows", (json_int_t)p->n_shared_rows, "journal", journal_json(p), "steps_in_flight",
-        (int)p->n_flights);
+        (int)p->n_flights, "sharded", (int)!p->plan.gathered);
     if (root != NULL && p->failure.code != ST_OK)
         json_object_set_new(root, "failure", json_string_nocheck(p->failure.text));
     char *text = root != NULL ? json_dumps(root, JSON_COMPACT) : NULL;

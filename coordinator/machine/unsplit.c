@@ -71,3 +71,16 @@ status unsplit_check(const plan *p, const gpu_list *gpus, const doors *named, co
         if (!paths[i].split) TRY(check_path(p, gpus, named, d, &paths[i], e));
     return ST_OK;
 }
+
+status unsplit_check_shard(const plan *p, const gpu_list *gpus, const doors *named, errmsg *e)
+{
+    for (uint32_t s = 1; p->gathered && s < p->cuts.n_stages; s++) {
+        if (reaches(p, gpus, s)) continue;
+        return errmsg_set(e, ST_BAD_DOOR,
+                          "%s=0 puts all weights on the device of stage 0, which that of stage %u cannot "
+                          "reach; leave it out, or put both on devices of one kind that reach each other "
+                          "(%s)",
+                          doors_name(named, DOOR_SHARD), s, doors_name(named, DOOR_DEVICES));
+    }
+    return ST_OK;
+}

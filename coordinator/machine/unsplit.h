@@ -1,4 +1,5 @@
-/* unsplit.h - where a path may be walked unsplit: the whole model on the primary (stage 0).
+/* unsplit.h - where a path may be walked unsplit: the whole model on the primary (stage 0); and where its
+ * weights may lie there alone (MEMRA_PP_SHARD=0).
  *
  * The primary reads the other stages' weights, and reads and writes their K and V, where they lie. With
  * all stages on one device that is as good as its own memory. On several devices every weight crosses
@@ -21,5 +22,8 @@ bool unsplit_possible(const plan *p, const gpu_list *gpus);
  * and what to do instead. */
 MUST_USE status unsplit_check(const plan *p, const gpu_list *gpus, const doors *named,
                               const step_doors *d, errmsg *e);
+
+/* Every stage can read weights that lie on the primary, where the plan has them there. ST_BAD_DOOR. */
+MUST_USE status unsplit_check_shard(const plan *p, const gpu_list *gpus, const doors *named, errmsg *e);
 
 #endif

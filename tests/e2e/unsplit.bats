@@ -38,8 +38,38 @@ story() {
     assert_nothing_left
 }
 
+@test "all weights on stage 0: the same text, and plan, banner and status say so" {
+    story --stages 1
+    want=$OUT
+    MEMRA_PP_SHARD=0 story --stages 3
+    [[ $OUT == "$want" ]]
+    grep -q "stage 2: .* weights 0 bytes" <<<"$ERR"
+    grep -q "all weights lie on the device of stage 0" <<<"$ERR"
+    story --stages 4 --shard 0 --prime-pp 0 --batch-pp 0
+    [[ $OUT == "$want" ]]
+    pp plan -m "$DEMO" --stages 3 --shard 0
+    [[ $CODE == 0 ]]
+    grep -q "^all weights lie on the device of stage 0" <<<"$OUT"
+    grep -qE "^2 +5-7 +cpu +0 bytes" <<<"$OUT"
+    pp plan -m "$DEMO" --stages 3 --shard 0 --json
+    perl -MJSON::PP -0777 -ne '
+        my $p = decode_json($_);
+        die "sharded" if $p->{sharded};
+        my @bytes = map { $_->{weights_bytes} } @{$p->{stages}};
+        die "bytes @bytes" unless $bytes[0] == $p->{weights_total_bytes} && $bytes[1] + $bytes[2] == 0' \
+        <<<"$OUT"
+    start_pp "$TEST_DIR/long" run -m "$DEMO" -p "Once upon a time" -n -1 --temp 0 --stages 2 --shard 0 \
+        --fault "stage=1,at=decode,kind=slow:200,every=1"
+    wait_for 10 status_has '"sharded":false'
+    "$PP" status "$PP_PID" | grep -q "all weights lie on the device of stage 0"
+    kill -INT "$PP_PID"
+    end_of "$PP_PID"
+    [[ $END_CODE == 130 ]]
+    assert_nothing_left
+}
+
 @test "values that break their rule are refused in one line" {
-    for door in batch-pp spec-pp prime-pp allow-unsplit-batch; do
+    for door in batch-pp spec-pp prime-pp allow-unsplit-batch shard; do
         pp run -m "$DEMO" --stages 2 "--$door" 2
         expect_error 2 "--$door=\"2\" is too big; rule: 0 or 1"
     done

@@ -124,6 +124,16 @@ json() {
     assert_nothing_left
 }
 
+@test "with all weights on stage 0 nothing differs either" {
+    gate ppn -m "$DEMO" --stages 3 --splits 2,4 --shard 0
+    expect 0 "^ok .* N=3 cuts 2,4 pipelined" "^# green"
+    gate prime -m "$DEMO" --stages 2 --shard 0 -p 60
+    expect 0 "^ok .*unsplit: .*unsplit steps" "^# green"
+    gate recovery -m "$DEMO" --stages 3 --kills 6 --seed 3 --shard 0
+    expect 0 "^ok 1 - recovery N=3 .* 6 kills: .* equal"
+    assert_nothing_left
+}
+
 @test "transport: every edge in both slots, probed and used" {
     gate transport --json -m "$DEMO"
     expect 0

@@ -341,7 +341,6 @@ static void absent_mechanisms_take_only_their_default(void **state)
         door_id id;
         const char *ok, *absent;
     } list[] = {
-        {DOOR_SHARD, "1", "0"},
         {DOOR_STREAMS, "1", "0"},
     };
     doors shut = doors_default();
@@ -365,6 +364,8 @@ static void unsplit_walks_are_booleans(void **state)
         assert_true(whole.step.batch_pp && whole.step.spec_pp && whole.step.prime_pp);
         BAD1(list[i], "2", doors_table(NULL)[list[i]].variable, "is too big");
     }
+    assert_false(GOOD({DOOR_SHARD, "0"}, {DOOR_STAGES, "2"}).shard);
+    BAD1(DOOR_SHARD, "2", "MEMRA_PP_SHARD", "is too big");
     assert_true(GOOD({DOOR_ALLOW_UNSPLIT_BATCH, "1"}).step.allow_unsplit_batch);
     BAD1(DOOR_ALLOW_UNSPLIT_BATCH, "yes", "MEMRA_PP_ALLOW_UNSPLIT_BATCH", "is not decimal digits only");
 }

@@ -1,5 +1,6 @@
 /* Walks of the whole model on stage 0: where they are allowed, that they are made and give the bits of
- * one stage, beside split ones of the same sessions, with forks, windows, drafts and lost stages. */
+ * one stage, beside split ones of the same sessions, with forks, windows, drafts and lost stages; and the
+ * same with all weights on stage 0. */
 #include "tests/support/tap.h"
 
 #include "coordinator/machine/unsplit.h"
@@ -34,10 +35,11 @@ static uint32_t prompt[N_PROMPT];
         if ((expr) != ST_OK) fail_msg("%s: %s", #expr, e.text);                                    \
     } while (0)
 
-static pipeline *open_with(const model *m, uint32_t n_stages, const char *faults)
+static pipeline *open_placed(const model *m, uint32_t n_stages, bool shard, const char *faults)
 {
     doors d = doors_default();
     d.n_stages = n_stages;
+    d.shard = shard;
     snprintf(d.fault_text, sizeof d.fault_text, "%s", faults);
     pipeline_options o = small_options(m->path, dir, &d);
     o.plan.n_sessions = 3;
@@ -46,6 +48,11 @@ static pipeline *open_with(const model *m, uint32_t n_stages, const char *faults
     o.plan.journal_bytes = PLAN_JOURNAL_ALL;
     o.unsplit = true;
     return small_open(&o);
+}
+
+static pipeline *open_with(const model *m, uint32_t n_stages, const char *faults)
+{
+    return open_placed(m, n_stages, true, faults);
 }
 
 static float *row_of(const model *m, uint32_t position)
@@ -176,6 +183,16 @@ static void several_devices_allow_prompts(void **state)
     expect(&p, &apart, batch, "MEMRA_BATCH_PP=0", "cannot reach");
     expect(&mixed, &gpus, prime, "MEMRA_PRIME_PP=0", "one kind");
     assert_false(unsplit_possible(&mixed, &gpus) || unsplit_possible(&p, &apart));
+    /* Nor can weights be read there. */
+    errmsg e = {0};
+    doors named = doors_default();
+    OK(unsplit_check_shard(&mixed, &gpus, &named, &e)); /* they lie with each stage */
+    p.gathered = mixed.gathered = true;
+    OK(unsplit_check_shard(&p, &gpus, &named, &e));
+    assert_int_equal(unsplit_check_shard(&p, &apart, &named, &e), ST_BAD_DOOR);
+    errmsg_clear(&e);
+    assert_int_equal(unsplit_check_shard(&mixed, &gpus, &named, &e), ST_BAD_DOOR);
+    assert_non_null(strstr(e.text, "MEMRA_PP_SHARD=0 puts all weights on the device of stage 0"));
 }
 
 static void nobody_lends_unasked(void **state)
@@ -472,6 +489,77 @@ static void split_steps_after_it_survive_a_loss(void **state)
     }
 }
 
+/* --- all weights on stage 0 --------------------------------------------------------------------------- */
+
+static void walk_both_ways(model *m, pipeline *p)
+{
+    session *s = small_session(p);
+    set(p, true, true, true);
+    prime(m, s, 0, 70);
+    set(p, true, true, false);
+    prime(m, s, 70, N_PROMPT);
+    for (uint32_t k = 0; k < 20; k++) {
+        set(p, k % 3 != 0, true, true);
+        step(m, s, k);
+    }
+    generate(m, s, 20, 12, drafting(m));
+    session_drop(s);
+}
+
+static void all_weights_lie_on_the_first(void **state)
+{
+    (void)state;
+    for (uint32_t n = 2; n <= 4; n++) {
+        pipeline *apart = open_with(&gemma, n, ""), *p = open_placed(&gemma, n, false, "");
+        uint64_t sum = 0;
+        stage_snapshot x;
+        for (uint32_t i = 0; i < n; i++) {
+            pipeline_stage(apart, i, &x);
+            assert_true(x.weights_bytes > 0);
+            sum += x.weights_bytes;
+            pipeline_stage(p, i, &x);
+            assert_int_equal(x.weights_bytes > 0, i == 0);
+            assert_int_equal(pipeline_plan(p)->stage[i].weights_bytes, x.weights_bytes);
+        }
+        pipeline_stage(p, 0, &x);
+        assert_int_equal(x.weights_bytes, sum);
+        assert_int_equal(pipeline_plan(p)->weights_total_bytes, pipeline_plan(apart)->weights_total_bytes);
+        assert_true(pipeline_plan(p)->gathered && !pipeline_plan(apart)->gathered);
+        walk_both_ways(&gemma, p);
+        pipeline_close(apart);
+        pipeline_close(p);
+    }
+    pipeline *one = open_placed(&llama, 1, false, ""); /* nothing is elsewhere */
+    assert_false(pipeline_plan(one)->gathered);
+    pipeline_close(one);
+    pipeline *p = open_placed(&llama, 3, false, "");
+    walk_both_ways(&llama, p);
+    pipeline_close(p);
+}
+
+static void the_first_takes_the_others_with_it(void **state)
+{
+    (void)state;
+    for (uint32_t victim = 0; victim < 3; victim++) {
+        char broken[64];
+        errmsg e = {0};
+        recovery_record r[8];
+        snprintf(broken, sizeof broken, "stage=%u,at=decode,kind=kill", victim);
+        pipeline *p = open_placed(&llama, 3, false, broken);
+        walk_both_ways(&llama, p);
+        assert_int_equal(pipeline_recoveries(p, 0, r, 8), victim == 0 ? 3 : 1);
+        for (uint32_t i = 0; i < 3; i++) {
+            stage_snapshot x;
+            pipeline_stage(p, i, &x);
+            assert_int_equal(x.n_lost, victim == 0 || victim == i);
+            if (victim == 0 && i > 0) assert_non_null(strstr(x.last_fault, "ends with its weights: stage 0"));
+        }
+        walk_both_ways(&llama, p);
+        OK(pipeline_check(p, &e));
+        pipeline_close(p);
+    }
+}
+
 int main(void)
 {
     tap_begin(120);
@@ -485,6 +573,8 @@ int main(void)
         cmocka_unit_test(both_kinds_take_turns),
         cmocka_unit_test(whoever_is_lost_nothing_is),
         cmocka_unit_test(split_steps_after_it_survive_a_loss),
+        cmocka_unit_test(all_weights_lie_on_the_first),
+        cmocka_unit_test(the_first_takes_the_others_with_it),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }
