@@ -11,6 +11,7 @@
 #define SPLITS_RULE  "STAGES - 1 cuts, strictly increasing, inside (0, n_layers); or even; or auto"
 #define SPLIT_RULE   "one cut inside (0, n_layers), with STAGES=2 and without SPLITS"
 #define DEVICES_RULE "one of CUDA ordinal, cpu, cpu:NODE, auto per stage; or auto alone"
+#define STREAMS_RULE "0 or 1; 0: all stages in one process, on one stream of one device"
 #define SHARD_RULE   "0 or 1; 0: all weights on the device of stage 0, the others read them there"
 #define BATCH_RULE   "0 or 1; 0: decode walks unsplit, see ALLOW_UNSPLIT_BATCH"
 #define SPEC_RULE    "0 or 1; 0: verified drafts walk unsplit, see ALLOW_UNSPLIT_BATCH"
@@ -25,7 +26,7 @@
     X(DOOR_SPLIT, "MEMRA_PP_SPLIT", "split", SPLIT_RULE)                                           \
     X(DOOR_DEVICES, "MEMRA_PP_DEVICES", "devices", DEVICES_RULE)                                   \
     X(DOOR_SHARD, "MEMRA_PP_SHARD", "shard", SHARD_RULE)                                           \
-    X(DOOR_STREAMS, "MEMRA_PP_STREAMS", "streams", BOOLEAN_RULE "; this build: 1")                 \
+    X(DOOR_STREAMS, "MEMRA_PP_STREAMS", "streams", STREAMS_RULE)                                   \
     X(DOOR_TRANSPORT, "MEMRA_PP_TRANSPORT", "transport",                                           \
       "auto, ipc, nccl, host or shm")                                                              \
     X(DOOR_SIGNAL, "MEMRA_PP_SIGNAL", "signal", "auto, event, memop or spin")                      \
@@ -106,15 +107,6 @@ static status parse_boolean(const door_text *t, bool *out)
     uint32_t value = 0;
     TRY(parse_number(t, 1, &value));
     *out = value == 1;
-    return ST_OK;
-}
-
-/* A boolean whose mechanism is absent: only its default passes, which *out holds on entry. */
-static status parse_absent_boolean(const door_text *t, bool *out)
-{
-    bool value = false;
-    TRY(parse_boolean(t, &value));
-    if (value != *out) return refuse(t, "asks for a mechanism that this build does not have");
     return ST_OK;
 }
 
@@ -239,7 +231,7 @@ static status parse_door(const door_text *t)
     case DOOR_SHARD:
         return parse_boolean(t, &d->shard);
     case DOOR_STREAMS:
-        return parse_absent_boolean(t, &d->streams);
+        return parse_boolean(t, &d->streams);
     case DOOR_TRANSPORT:
         TRY(parse_word(t, transport_words, &word));
         d->transport = (transport_kind)word;
@@ -292,6 +284,12 @@ static status check_together(doors *d, const door_values *v, errmsg *e)
     if (d->n_devices != 0 && d->n_devices != d->n_stages && !lone_auto && !v->stages_elsewhere) {
         return refuse_beside(&devices, v, DOOR_STAGES, "has a wrong number of devices for");
     }
+    door_text transport = {d, DOOR_TRANSPORT, v->value[DOOR_TRANSPORT], e};
+    door_text how = {d, DOOR_SIGNAL, v->value[DOOR_SIGNAL], e};
+    if (!d->streams && d->transport != TRANSPORT_AUTO)
+        return refuse_beside(&transport, v, DOOR_STREAMS, "forces what nothing crosses with");
+    if (!d->streams && d->signal != SIGNAL_AUTO)
+        return refuse_beside(&how, v, DOOR_STREAMS, "forces what nobody waits for with");
     for (uint32_t i = 0; i < d->faults.n; i++) {
         uint32_t stage = d->faults.list[i].stage;
         if (stage == FAULT_STAGE_ALL || stage < d->n_stages) continue;

@@ -4,8 +4,8 @@
  * start with one line naming variable (or flag, when the value came from there), value and rule.
  * Numbers are decimal digits only (no sign, no space, no prefix; leading zeros are digits). A
  * command-line flag of the same name wins: prefix MEMRA_PP_ or MEMRA_ dropped, lower case, hyphens
- * (--stages, --prime-chunk). A door whose mechanism this build lacks accepts only its default; what
- * a transport or signal needs of devices is checked with them (coordinator/machine/boundaries.h).
+ * (--stages, --prime-chunk). What a transport, a signal, an unsplit walk or a placement needs of devices
+ * is checked with them (coordinator/machine: boundaries.h, unsplit.h).
  *
  * Doors that speak of each other:
  * - SPLITS=c1,.. needs STAGES=N with N - 1 cuts; the words even and auto are legal with any STAGES.
@@ -13,9 +13,7 @@
  * - DEVICES has one element per stage (one, when the door STAGES is shut), or is the one word auto.
  *   auto may stand for single stages too. Whether a device exists is the planner's to say.
  * - FAULT may name no stage that STAGES does not have.
- * - BATCH_PP, SPEC_PP and PRIME_PP of 0 ask for a walk of the whole model on the primary, with what
- *   the other stages lend, SHARD=0 for weights that stage 0 lends: coordinator/machine/unsplit.h says
- *   where that can be had. */
+ * - STREAMS=0 has neither transport nor signal: TRANSPORT and SIGNAL may force none. */
 #ifndef COMMON_DOORS_H
 #define COMMON_DOORS_H
 
@@ -83,7 +81,7 @@ typedef struct {
     uint32_t n_devices;  /* 0: the default placement; otherwise n_stages (or 1 entry: auto) */
     device_door device[STAGES_MAX];
     bool shard;          /* false: all weights on the device of stage 0, the others read them there */
-    bool streams;        /* both: default on */
+    bool streams;        /* false: all stages in one process, on one stream; both: default on */
     transport_kind transport;
     signal_kind signal;
     fault_list faults;

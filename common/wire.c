@@ -26,10 +26,16 @@ static bool terminated(const char *text, size_t bytes)
     return memchr(text, '\0', bytes) != NULL;
 }
 
+/* Stages in one process have no neighbours and lend nothing. */
 static bool ranges_valid(const wire_config *c)
 {
-    bool fine = c->range[0] == 0 && c->range[c->n_stages] == c->n_layers;
-    for (uint32_t s = 0; s < c->n_stages; s++) fine = fine && c->range[s] < c->range[s + 1];
+    uint32_t n = c->n_seam > 1 ? c->n_seam : c->n_stages;
+    if (c->n_seam < 1 || c->n_seam > STAGES_MAX || (c->n_seam > 1 && (c->n_stages > 1 || c->loans != 0)))
+        return false;
+    if (c->n_seam == 1 && c->loans == 0) return true;
+    bool fine = c->range[0] == 0 && c->range[n] == c->n_layers;
+    for (uint32_t s = 0; s < n; s++) fine = fine && c->range[s] < c->range[s + 1];
+    if (c->n_seam > 1) return fine && c->layer_begin == 0 && c->layer_end == c->n_layers;
     return fine && c->range[c->stage_i] == c->layer_begin && c->range[c->stage_i + 1] == c->layer_end;
 }
 
@@ -45,7 +51,7 @@ static bool config_valid(const wire_config *c)
            terminated(c->cuda_uuid, sizeof c->cuda_uuid) && c->n_threads >= 1 && c->run_block_fd >= 0 && c->readback_fd >= 0 &&
            (c->in_fd >= 0) == linked && (c->out_fd >= 0) == linked && c->journal_in_fd >= -1 &&
            c->journal_out_fd >= -1 && c->loan_fd >= -1 && (c->loan_fd >= 0) == (c->loans != 0) &&
-           c->loans <= (LOAN_UNSPLIT | LOAN_GATHERED) && (c->loan_fd < 0 || ranges_valid(c)) &&
+           c->loans <= (LOAN_UNSPLIT | LOAN_GATHERED) && ranges_valid(c) &&
            c->n_model_fds >= 1 &&
            c->n_model_fds <= GGUF_FILES_MAX && terminated(c->build, sizeof c->build) &&
            terminated(c->isa, sizeof c->isa) && c->transport <= TRANSPORT_SHM &&

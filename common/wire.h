@@ -90,7 +90,9 @@ typedef struct {
     int32_t journal_in_fd, journal_out_fd; /* of those boundaries; -1: none */
     int32_t loan_fd;                 /* where stages say what they lend (loan.h); -1: nobody borrows */
     uint32_t loans;                  /* LOAN_..: what for; 0 without it */
-    uint32_t range[STAGES_MAX + 1];  /* with it: stage s has the layers [range[s], range[s + 1]) */
+    uint32_t n_seam;                 /* stages in this one process (seam.h); 1: this one */
+    uint32_t range[STAGES_MAX + 1];  /* of all stages, s has the layers [range[s], range[s + 1]); read with
+                                        a loan or several in one process */
     uint32_t n_model_fds;
     int32_t model_fd[GGUF_FILES_MAX];
     uint32_t wait_limit_ms;          /* boundary waits give up after this; longer than the

@@ -83,8 +83,14 @@ static status check_ops(const stage *s, errmsg *e)
     return ST_OK;
 }
 
-static status open_device(stage *s, errmsg *e)
+static status open_device(stage *s, const stage *beside, errmsg *e)
 {
+    s->beside = beside != NULL;
+    if (beside != NULL) {
+        s->device = beside->device;
+        s->q = beside->q;
+        return ST_OK;
+    }
     s->config.isa[sizeof s->config.isa - 1] = '\0';
     s->config.cuda_uuid[sizeof s->config.cuda_uuid - 1] = '\0';
     device_spec spec = {.numa_node = s->config.numa_node,
@@ -136,7 +142,7 @@ static device_need need_of(const stage *s, const weights_options *load)
         uint32_t layers = model_n_layers_of(s->m, (layer_kind)k, c->layer_begin, c->layer_end);
         n.kv_bytes += plan_kv_bytes(s->m, layers, c->n_blocks[k], (dtype)c->kv_type);
     }
-    if (!s->first)
+    if (!s->first && c->in_fd >= 0)
         n.slots_bytes = PEER_BANKS * PEER_SLOTS * (uint64_t)c->rows_max * s->m->n_embd * sizeof(float);
     return n;
 }
@@ -153,9 +159,9 @@ static status load_weights(stage *s, const weights_options *load, const device_n
     return fits_end_load(need, held_bytes, e);
 }
 
-static status open_all(stage *s, errmsg *e)
+static status open_all(stage *s, const stage *beside, errmsg *e)
 {
-    TRY(open_device(s, e));
+    TRY(open_device(s, beside, e));
     const weights_options load = {.file = s->file,
                                   .model = s->m,
                                   .layer_begin = s->config.layer_begin,
@@ -200,7 +206,7 @@ status stage_open(stage **out, const stage_options *o, errmsg *e)
     s->last = s->config.layer_end == s->m->n_layers;
     s->file = o->file;
     s->loan = o->loan;
-    status result = open_all(s, e);
+    status result = open_all(s, o->beside, e);
     if (result != ST_OK) {
         stage_close(s);
         return result;
@@ -213,12 +219,14 @@ void stage_close(stage *s)
 {
     if (s == NULL) return;
     stage_give_back(s);
-    if (s->q != NULL) s->b->queue_close(s->q);
+    errmsg ignored = {0};
+    if (s->beside && stage_settle(s, &ignored) != ST_OK) log_debug("%s", ignored.text);
+    if (s->q != NULL && !s->beside) s->b->queue_close(s->q);
     if (s->walk != NULL) s->b->walk_close(s->walk);
     kv_close(&s->kv);
     if (s->scratch.addr != 0) s->b->free(s->device, s->scratch, s->at.bytes);
     if (s->host != NULL) s->b->host_free(s->device, s->host);
-    if (s->device != NULL) s->b->device_close(s->device);
+    if (s->device != NULL && !s->beside) s->b->device_close(s->device);
     stage_unload(s);
     free(s);
 }

@@ -32,6 +32,8 @@ typedef struct {
     const model_desc *model;    /* of file, the same life */
     stage_progress on_progress; /* may be NULL */
     void *progress_ctx;
+    const stage *beside;        /* NULL, or an open stage whose device and queue this one uses too: it is
+                                   closed after this one */
     const loan *loan;           /* where it lends and borrows; NULL: it does not. The same life */
 } stage_options;
 

@@ -29,6 +29,7 @@ struct stage {
     const backend *b;
     backend_device *device;
     backend_queue *q;
+    bool beside;        /* both are another's */
     wire_config config;
     const model_desc *m;
     stage_progress on_progress;

@@ -101,7 +101,8 @@ static status load(worker *w, const wire_config *c, errmsg *e)
                        .on_progress = on_progress,
                        .progress_ctx = w,
                        .loan = w->loan.map != NULL ? &w->loan : NULL};
-    TRY(stage_open(&w->body, &o, e));
+    TRY(seam_open(&w->seam, &o, w->words, e));
+    w->body = seam_first(&w->seam);
     if (is_last(w)) {
         TRY(readback_map(&w->results, c->readback_fd, e));
         if (w->results.n_rows != c->n_readback || w->results.n_vocab != w->model->n_vocab ||
@@ -112,7 +113,7 @@ static status load(worker *w, const wire_config *c, errmsg *e)
     if (c->journal_in_fd >= 0) TRY(journal_map(&w->received, c->journal_in_fd, e));
     TRY(rounds_open(&w->rounds, c, e));
     TRY(open_edges(w, e));
-    stage_facts f = stage_facts_get(w->body);
+    stage_facts f = seam_facts(&w->seam);
     wire_loaded loaded = {.weights_bytes = f.weights_bytes,
                           .kv_bytes = f.kv_bytes,
                           .scratch_bytes = f.scratch_bytes};
@@ -172,11 +173,12 @@ status worker_flip_bit(worker *w)
     backend_queue *q = stage_queue(w->body);
     backend_event ev;
     uint32_t bits;
-    TRY(b->download(q, &bits, stage_hidden(w->body), sizeof bits));
+    dev_ptr at = stage_hidden(seam_last(&w->seam));
+    TRY(b->download(q, &bits, at, sizeof bits));
     TRY(b->event_record(q, &ev));
     TRY(b->event_wait(q, ev));
     bits ^= 1u << 22;
-    TRY(b->upload(q, stage_hidden(w->body), &bits, sizeof bits));
+    TRY(b->upload(q, at, &bits, sizeof bits));
     TRY(b->event_record(q, &ev));
     return b->event_wait(q, ev);
 }
@@ -212,7 +214,8 @@ static status walk(worker *w, const piece *x, errmsg *e)
     if (walks(w, x)) {
         enter_layers(w);
         if (is_first(w)) s = stage_embed(w->body, e);
-        if (s == ST_OK) s = x->unsplit ? stage_walk_all(w->body, e) : stage_walk(w->body, !corrupt, e);
+        if (s == ST_OK)
+            s = x->unsplit ? stage_walk_all(w->body, e) : seam_walk(&w->seam, x->n_rows, !corrupt, e);
     }
     if (s == ST_OK && corrupt) s = worker_flip_bit(w);
     if (walks(w, x)) leave_layers(w);
@@ -227,11 +230,11 @@ static bool of_several(const step_view *v)
 }
 
 /* Counted before it is handed on: who sees a result sees it counted, by every stage. */
-static void count_step(worker *w, const piece *x)
+static void count_step(const worker *w, stage_words *n, const piece *x)
 {
     const step_view *v = &w->rounds.v;
-    bool prime = (v->step->flags & STEP_PRIME) != 0, split = w->config.n_stages > 1 && !x->unsplit;
-    stage_words *n = w->words;
+    bool cut = w->config.n_stages > 1 || w->seam.n > 1;
+    bool prime = (v->step->flags & STEP_PRIME) != 0, split = cut && !x->unsplit;
     add(&n->n_steps, 1);
     if (!walks(w, x)) return;
     if (x->unsplit) add(&n->n_unsplit, 1);
@@ -247,11 +250,17 @@ static void count_step(worker *w, const piece *x)
 
 static void count_piece(worker *w, const piece *x, uint64_t busy_ns)
 {
-    if (x->round == 0 && x->g == 0) count_step(w, x);
-    add(&w->words->busy_ns, busy_ns);
-    if (!walks(w, x)) return;
-    add(&w->words->n_rows, x->n_live);
-    if (x->round > 0) add(&w->words->n_free_rounds, 1);
+    for (uint32_t i = w->seam.n; i-- > 0;) {
+        stage_words *n = w->seam.words[i];
+        uint64_t own_ns = i > 0 && w->seam.walked_ns[i] < busy_ns ? w->seam.walked_ns[i] : 0;
+        if (i == 0) own_ns = busy_ns; /* what the others did not take */
+        busy_ns -= own_ns;
+        if (x->round == 0 && x->g == 0) count_step(w, n, x);
+        add(&n->busy_ns, own_ns);
+        if (!walks(w, x)) continue;
+        add(&n->n_rows, x->n_live);
+        if (x->round > 0) add(&n->n_free_rounds, 1);
+    }
 }
 
 /* What the rows are and hold, from the stage before: the last one, where they are fed to the first. */
@@ -293,16 +302,16 @@ static status run_piece(worker *w, piece *x, errmsg *e)
     uint64_t busy = 0, begin = now_ns();
     x->rows = rounds_group(&w->rounds, x->g, &x->n_rows);
     /* What the message says is put on the device while the rows are on their way. */
-    if (!fed) TRY(stage_rows(w->body, x->rows, x->n_rows, v->step->n_samplers, e));
+    if (!fed) TRY(seam_rows(&w->seam, x->rows, x->n_rows, v->step->n_samplers, e));
     busy = now_ns() - begin;
     if (linked && (fed || !is_first(w))) TRY(receive(w, x, e));
     begin = now_ns();
-    if (fed) TRY(stage_rows(w->body, x->rows, x->n_rows, v->step->n_samplers, e));
+    if (fed) TRY(seam_rows(&w->seam, x->rows, x->n_rows, v->step->n_samplers, e));
     x->n_live = rounds_live(&w->rounds, x->g);
     TRY(walk(w, x, e));
     wire_result r = {.round = x->round, .group = x->g};
     if (is_last(w)) {
-        TRY(stage_head(w->body, v->samplers, &w->results, x->seq, &r.n_rows,
+        TRY(stage_head(seam_last(&w->seam), v->samplers, &w->results, x->seq, &r.n_rows,
                        rounds_drawn(&w->rounds, x->g), e));
     }
     count_piece(w, x, busy + now_ns() - begin);
@@ -325,7 +334,7 @@ static status step(worker *w, const void *frame, errmsg *e)
                .unsplit = (v.step->flags & STEP_UNSPLIT) != 0};
     atomic_store_explicit(&w->words->step_entered, x.seq, memory_order_release);
     if (x.seq > w->applied_seq) {
-        TRY(stage_kv_ops(w->body, v.kv_ops, v.step->n_kv_ops, e));
+        TRY(seam_kv_ops(&w->seam, v.kv_ops, v.step->n_kv_ops, e));
         keep_copies(&w->sent, x.seq, v.kv_ops, v.step->n_kv_ops);
         w->applied_seq = x.seq;
     }
@@ -389,7 +398,7 @@ static void release(worker *w)
     journal_unmap(&w->sent);
     journal_unmap(&w->received);
     rounds_close(&w->rounds);
-    if (w->body != NULL) stage_close(w->body);
+    seam_close(&w->seam);
     loan_unmap(&w->loan);
     free(w->model);
     if (w->file != NULL) gguf_close(w->file);

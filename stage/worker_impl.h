@@ -9,6 +9,7 @@
 #include "stage/inject.h"
 #include "stage/keep.h"
 #include "stage/rounds.h"
+#include "stage/seam.h"
 #include "stage/stage.h"
 #include "stage/worker.h"
 
@@ -27,7 +28,8 @@ struct worker {
     bool configured;
     gguf *file;
     model_desc *model;
-    stage *body;
+    seam seam;                       /* the stage, or all of them */
+    stage *body;                     /* its first; NULL: not open */
     edges edges;
     loan loan;                       /* without a map: nobody borrows */
     readback results;

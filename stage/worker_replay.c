@@ -70,14 +70,14 @@ static status replay_rows(worker *w, replaying *x, errmsg *e)
                        .seq = REPLAY_SEQ + w->n_replays,
                        .hidden = stage_hidden(w->body)};
     x->in.rows = rounds_group(&w->rounds, 0, &x->in.n_rows);
-    TRY(stage_rows(w->body, x->in.rows, x->in.n_rows, 0, e));
+    TRY(seam_rows(&w->seam, x->in.rows, x->in.n_rows, 0, e));
     TRY(replay_input(w, x, e));
     if (x->kept == KEPT_NOT) return ST_OK;
     if (w->corrupt_replay && x->in.n_rows > 0) {
         w->corrupt_replay = false;
         TRY(worker_flip_bit(w));
     }
-    TRY(stage_walk(w->body, false, e));
+    TRY(seam_walk(&w->seam, x->in.n_rows, false, e));
     return replay_output(w, x, e);
 }
 
@@ -89,14 +89,14 @@ status worker_replay(worker *w, const void *frame, errmsg *e)
                    .through = (v.step->flags & STEP_THROUGH) != 0};
     if ((v.step->flags & STEP_RESET) != 0) {
         worker_inject_recovery(w);
-        stage_reset(w->body);
+        seam_reset(&w->seam);
         w->applied_seq = 0;
         w->n_replays = 0;
     }
-    TRY(stage_kv_ops(w->body, v.kv_ops, v.step->n_kv_ops, e));
-    stage_rewrite(w->body, true);
+    TRY(seam_kv_ops(&w->seam, v.kv_ops, v.step->n_kv_ops, e));
+    seam_rewrite(&w->seam, true);
     status s = replay_rows(w, &x, e);
-    stage_rewrite(w->body, false);
+    seam_rewrite(&w->seam, false);
     TRY(s);
     w->n_replays++;
     atomic_fetch_add_explicit(&w->words->progress, 1, memory_order_release);

@@ -62,7 +62,7 @@ status banner_open(pipeline **out, const common_options *c, errmsg *e)
     TRY(options_model(c, e));
     pipeline_options o = options_pipeline(c);
     progress bar;
-    progress_begin(&bar, c->doors.n_stages, c->log_level >= LOG_INFO && c->log_file == NULL);
+    progress_begin(&bar, c->doors.streams ? c->doors.n_stages : 1, c->log_level >= LOG_INFO && c->log_file == NULL);
     o.on_progress = progress_update;
     o.progress_ctx = &bar;
     status s = pipeline_open(out, &o, &interrupted, e);

@@ -47,6 +47,7 @@ static status print_stages(const plan *p, errmsg *e)
 
 static boundary_words expected(const plan *p, const doors *d, const gpu_list *gpus, uint32_t i)
 {
+    if (p->one_process) return (boundary_words){"copy", "stream"};
     return boundaries_expect(d, gpus, p->stage[i].device, p->stage[i + 1].device);
 }
 
@@ -85,6 +86,7 @@ static status print_table(const preview *v, const doors *doors_, const gpu_list 
     if (p->cuts.moved) TRY(output_line(e, "an even cut was moved off a place the model forbids"));
     TRY(print_stages(p, e));
     if (p->gathered) TRY(output_line(e, "all weights lie on the device of stage 0, the others read them there"));
+    if (p->one_process) TRY(output_line(e, "all stages are in one process, on one stream"));
     TRY(print_boundaries(p, doors_, gpus, e));
     TRY(print_gpus(p, gpus, e));
     char d[OUTPUT_BYTES_TEXT];
@@ -161,6 +163,7 @@ static status make_plan(common_options *c, errmsg *e)
     TRY_DONE(s, preview_open(&v, c, e));
     TRY_DONE(s, unsplit_check(v.plan, &gpus, &c->doors, &c->doors.step, e));
     TRY_DONE(s, unsplit_check_shard(v.plan, &gpus, &c->doors, e));
+    TRY_DONE(s, unsplit_check_streams(v.plan, &gpus, &c->doors, e));
     uint64_t free_bytes = inventory_memory_available();
     status fits = placement_fits(v.plan, &gpus, &fit);
     if (fits == ST_OK) fits = plan_fits(v.plan, v.model, free_bytes, &fit);

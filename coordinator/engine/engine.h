@@ -267,7 +267,7 @@ struct pipeline {
     engine_phase phase;
     bool closing;
     errmsg failure;             /* why it is dead, once it is */
-    uint32_t n_stages;
+    uint32_t n_stages;          /* processes: the plan's stages, or one that holds them all */
     stage_slot stage[STAGES_MAX];
 
     /* recovery */
@@ -311,6 +311,12 @@ struct pipeline {
     uint32_t *free_readback;    /* stack of free rows */
     uint32_t n_free_readback, n_deferred;
 };
+
+/* The last layer of process s. */
+static inline uint32_t last_layer(const pipeline *p, uint32_t s)
+{
+    return p->plan.stage[p->plan.one_process ? p->plan.cuts.n_stages - 1 : s].layer_end - 1;
+}
 
 /* The person asked to stop: *interrupt, which a signal handler sets. */
 static inline bool interrupt_asked(const pipeline *p)

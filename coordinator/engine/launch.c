@@ -56,7 +56,7 @@ status launch_prepare(pipeline *p, errmsg *e)
     TRY(rundir_open(&p->dir, p->o.run_dir, e));
     if (pipe2(p->death_pipe, O_CLOEXEC) != 0)
         return errmsg_set(e, ST_RESOURCES, "pipe: %s", strerror(errno));
-    TRY(run_block_create(&p->block, &p->run_block_fd, p->n_stages, e));
+    TRY(run_block_create(&p->block, &p->run_block_fd, p->plan.cuts.n_stages, e));
     TRY(readback_create(&p->results, &p->readback_fd, p->plan.n_readback, p->model->n_vocab,
                         p->plan.n_sessions, e));
     for (uint32_t s = 0; p->n_stages > 1 && s < p->n_stages; s++) {
@@ -180,7 +180,7 @@ status launch_config(pipeline *p, uint32_t s, errmsg *e)
                      .edge_epoch = p->edge_epoch,
                      .n_layers = p->model->n_layers,
                      .layer_begin = sp->layer_begin,
-                     .layer_end = sp->layer_end,
+                     .layer_end = last_layer(p, s) + 1,
                      .n_ctx = p->plan.n_ctx,
                      .n_branches = p->plan.n_sessions,
                      .rows_max = p->plan.rows_max,
@@ -200,6 +200,7 @@ status launch_config(pipeline *p, uint32_t s, errmsg *e)
                      .journal_out_fd = p->journal_fd[s],
                      .loan_fd = p->loan_fd,
                      .loans = p->loans,
+                     .n_seam = p->plan.one_process ? p->plan.cuts.n_stages : 1,
                      .n_model_fds = gguf_n_files(p->file),
                      .transport = p->doors.transport,
                      .signal = p->doors.signal,

@@ -72,10 +72,11 @@ static status read_and_plan(pipeline *p, errmsg *e)
     TRY(placement_plan(&p->plan, p->model, &p->doors, &p->o.plan, e));
     TRY(unsplit_check(&p->plan, &p->gpus, &p->doors, &p->step_doors, e));
     TRY(unsplit_check_shard(&p->plan, &p->gpus, &p->doors, e));
+    TRY(unsplit_check_streams(&p->plan, &p->gpus, &p->doors, e));
     TRY(placement_fits(&p->plan, &p->gpus, e));
     uint64_t available = inventory_memory_available();
     TRY(plan_fits(&p->plan, p->model, available > 0 ? available + in_memory : 0, e));
-    p->n_stages = p->plan.cuts.n_stages;
+    p->n_stages = p->plan.one_process ? 1 : p->plan.cuts.n_stages;
     if (p->plan.cuts.moved) log_info("an even cut was moved off a place where this model cannot be cut");
     return ST_OK;
 }

@@ -109,6 +109,14 @@ static uint64_t pause_ns(const pipeline *p, const stage_slot *t)
     return (ms < PAUSE_MAX_MS ? ms : PAUSE_MAX_MS) * NS_PER_MS;
 }
 
+/* Memory of the dead is free when whoever has borrowed of it is quiet. */
+static bool loans_are_back(const pipeline *p)
+{
+    for (uint32_t s = 0; p->loan_fd >= 0 && s < p->n_stages; s++)
+        if (p->stage[s].state == SLOT_QUIESCING) return false;
+    return true;
+}
+
 static status replace(pipeline *p, uint32_t s, errmsg *e)
 {
     stage_slot *t = &p->stage[s];
@@ -118,7 +126,7 @@ static status replace(pipeline *p, uint32_t s, errmsg *e)
         t->start_at_ns = t->reaped_ns + pause_ns(p, t);
         t->state = SLOT_PAUSED;
     }
-    if (t->state == SLOT_PAUSED && now_ns() >= t->start_at_ns) {
+    if (t->state == SLOT_PAUSED && now_ns() >= t->start_at_ns && loans_are_back(p)) {
         TRY(launch_one(p, s, e));
         t->state = SLOT_LOADING;
     }

@@ -193,6 +193,9 @@ static status doors_for(doors *out, const doors *given, const gate_cuts *c, cons
     memcpy(out->cut, c->cut, sizeof out->cut);
     out->step.batch_pp = out->step.spec_pp = out->step.prime_pp = true; /* the gates' own to flip */
     doors_deal_devices(out);
+    out->streams = !setup->one_stream;
+    if (setup->one_stream) out->transport = TRANSPORT_AUTO;
+    if (setup->one_stream) out->signal = SIGNAL_AUTO;
     if (setup->transport != TRANSPORT_AUTO) out->transport = setup->transport;
     if (setup->signal != SIGNAL_AUTO) out->signal = setup->signal;
     if (c->n_stages == 1) {

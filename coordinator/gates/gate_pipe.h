@@ -20,6 +20,7 @@ typedef struct {
     uint32_t n_sessions; /* 0: one */
     uint32_t restarts;   /* of a stage; 0: a lost stage is the arm's red */
     bool unsplit;        /* arms may ask for unsplit walks */
+    bool one_stream;     /* MEMRA_PP_STREAMS=0 */
 } gate_setup;
 
 #define GATE_CUTS_ALL_MAX    64u /* --stages N: all cuts of N while there are so few */

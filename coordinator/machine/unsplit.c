@@ -84,3 +84,15 @@ status unsplit_check_shard(const plan *p, const gpu_list *gpus, const doors *nam
     }
     return ST_OK;
 }
+
+status unsplit_check_streams(const plan *p, const gpu_list *gpus, const doors *named, errmsg *e)
+{
+    for (uint32_t s = 1; p->one_process && s < p->cuts.n_stages; s++) {
+        if (on_the_primary(p, gpus, s)) continue;
+        return errmsg_set(e, ST_BAD_DOOR,
+                          "%s=0 puts all stages on one stream of one device, and stage %u is on another than "
+                          "stage 0; leave it out, or name one device for all (%s)",
+                          doors_name(named, DOOR_STREAMS), s, doors_name(named, DOOR_DEVICES));
+    }
+    return ST_OK;
+}

@@ -1,5 +1,5 @@
 /* unsplit.h - where a path may be walked unsplit: the whole model on the primary (stage 0); and where its
- * weights may lie there alone (MEMRA_PP_SHARD=0).
+ * weights may lie there alone (MEMRA_PP_SHARD=0), or all stages be in its process (MEMRA_PP_STREAMS=0).
  *
  * The primary reads the other stages' weights, and reads and writes their K and V, where they lie. With
  * all stages on one device that is as good as its own memory. On several devices every weight crosses
@@ -25,5 +25,8 @@ MUST_USE status unsplit_check(const plan *p, const gpu_list *gpus, const doors *
 
 /* Every stage can read weights that lie on the primary, where the plan has them there. ST_BAD_DOOR. */
 MUST_USE status unsplit_check_shard(const plan *p, const gpu_list *gpus, const doors *named, errmsg *e);
+
+/* All stages are on one device, where the plan has them in one process. ST_BAD_DOOR. */
+MUST_USE status unsplit_check_streams(const plan *p, const gpu_list *gpus, const doors *named, errmsg *e);
 
 #endif

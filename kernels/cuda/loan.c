@@ -72,7 +72,6 @@ static void give_back(backend_device *d, dev_ptr p, uint64_t bytes)
 {
     (void)bytes;
     (void)cudaSetDevice(d->ordinal);
-    (void)cudaDeviceSynchronize();
     if (p.addr != 0) (void)cudaIpcCloseMemHandle(cuda_address(p));
 }
 

@@ -68,8 +68,39 @@ story() {
     assert_nothing_left
 }
 
+@test "one stream: one process holds all stages, and the text is the same" {
+    story --stages 1
+    want=$OUT
+    MEMRA_PP_STREAMS=0 story --stages 3
+    [[ $OUT == "$want" ]]
+    grep -q "boundaries: 0 -> 1 copy (stream), 1 -> 2 copy (stream)" <<<"$ERR"
+    story --stages 8 --streams 0 --shard 0 --batch-pp 0 --draft 3
+    [[ $OUT == "$want" ]]
+    story --stages 3 --streams 0 --fault "stage=0,at=decode,kind=kill"
+    [[ $OUT == "$want" ]]
+    grep -q "stage 0 (pid [0-9]*, layers 0-7) was lost in a step: killed by SIGKILL; pid" <<<"$ERR"
+    pp plan -m "$DEMO" --stages 2 --streams 0
+    grep -q "^all stages are in one process" <<<"$OUT"
+    grep -q "^boundary 0 -> 1: copy (stream)" <<<"$OUT"
+    start_pp "$TEST_DIR/long" run -m "$DEMO" -p "Once upon a time" -n -1 --temp 0 --stages 3 --streams 0 \
+        --fault "stage=0,at=decode,kind=slow:200,every=1"
+    wait_for 10 status_has '"one_process":true'
+    has_stages "$PP_PID" 1
+    [[ $("$PP" status "$PP_PID" | grep -cE "^[0-9] > [0-9] +copy") == 2 ]]
+    kill -INT "$PP_PID"
+    end_of "$PP_PID"
+    assert_nothing_left
+}
+
+@test "what cannot be on one stream is refused" {
+    pp run -m "$DEMO" --stages 2 --streams 0 --transport shm
+    expect_error 2 '--transport="shm" forces what nothing crosses with --streams="0"'
+    pp run -m "$DEMO" --stages 2 --streams 0 --signal spin
+    expect_error 2 '--signal="spin" forces what nobody waits for with --streams="0"'
+}
+
 @test "values that break their rule are refused in one line" {
-    for door in batch-pp spec-pp prime-pp allow-unsplit-batch shard; do
+    for door in batch-pp spec-pp prime-pp allow-unsplit-batch shard streams; do
         pp run -m "$DEMO" --stages 2 "--$door" 2
         expect_error 2 "--$door=\"2\" is too big; rule: 0 or 1"
     done

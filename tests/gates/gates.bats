@@ -60,9 +60,9 @@ json() {
     gate ppn --json -m "$DEMO" --stages 2
     expect 0
     [[ $(json verdict) == green && $(json red) == 0 ]]
-    # 8 layers can be cut in two in 7 ways, with three arms each; two arms have one stage
-    (($(json arms) == 23 && $(json crossings) > 900 && $(json overlaps) > 10))
-    for arm in reference serial pipelined flipped; do
+    # 8 layers can be cut in two in 7 ways, with four arms each; two arms have one stage
+    (($(json arms) == 30 && $(json crossings) > 900 && $(json overlaps) > 10))
+    for arm in reference serial pipelined flipped "one stream"; do
         grep -q "\"arm\":\"$arm\",\"stages\":[1-9]" <<<"$OUT"
     done
     assert_nothing_left
@@ -134,6 +134,16 @@ json() {
     assert_nothing_left
 }
 
+@test "ppn alone can be walked on one stream" {
+    MEMRA_PP_STREAMS=0 gate ppn -m "$DEMO" --stages 4 --splits auto
+    expect 0 "^ok .* N=4 cuts .* one stream: " "^1\\.\\.3$" "^# green"
+    for name in prime all; do
+        gate "$name" -m "$DEMO" --stages 2 --streams 0
+        expect 2 "error: --streams=0 puts all stages into one process, and only gate ppn"
+    done
+    assert_nothing_left
+}
+
 @test "transport: every edge in both slots, probed and used" {
     gate transport --json -m "$DEMO"
     expect 0
@@ -145,8 +155,8 @@ json() {
 @test "every set of cuts of a small model" {
     require_shared models/stories260K/stories260K-f32.gguf
     gate ppn -m "$SHARED/models/stories260K/stories260K-f32.gguf"
-    # 5 layers have 15 sets of cuts, with three arms each; two arms have one stage
-    expect 0 "^1\.\.47$" "^ok .* N=5 cuts 1,2,3,4 flipped" "^# green"
+    # 5 layers have 15 sets of cuts, with four arms each; two arms have one stage
+    expect 0 "^1\.\.62$" "^ok .* N=5 cuts 1,2,3,4 flipped" "^# green"
     no_line "^not ok"
 }
 
@@ -163,9 +173,9 @@ json() {
 
 @test "the canaries of every gate are noticed" {
     gate all -m "$DEMO" --canary
-    expect 1 "^red: .*all 34 canaries were noticed"
+    expect 1 "^red: .*all 36 canaries were noticed"
     no_line "^GREEN"
-    [[ $(grep -c "^red   " <<<"$OUT") == 34 ]]
+    [[ $(grep -c "^red   " <<<"$OUT") == 36 ]]
     assert_nothing_left
 }
 

@@ -334,23 +334,15 @@ static void devices_must_be_as_many_as_stages(void **state)
     BAD2(DOOR_STAGES, "64", DOOR_DEVICES, many, "MEMRA_PP_DEVICES=\"cpu,cpu", "too many");
 }
 
-static void absent_mechanisms_take_only_their_default(void **state)
+static void one_stream_has_no_transport(void **state)
 {
     (void)state;
-    static const struct {
-        door_id id;
-        const char *ok, *absent;
-    } list[] = {
-        {DOOR_STREAMS, "1", "0"},
-    };
-    doors shut = doors_default();
-    for (size_t i = 0; i < sizeof list / sizeof *list; i++) {
-        doors d = GOOD({list[i].id, list[i].ok});
-        assert_memory_equal(&d, &shut, sizeof d);
-        BAD1(list[i].id, list[i].absent, doors_table(NULL)[list[i].id].variable,
-             "that this build does not have", "this build: ");
-        BAD1(list[i].id, "2", doors_table(NULL)[list[i].id].variable, "is too big");
-    }
+    assert_false(GOOD({DOOR_STREAMS, "0"}, {DOOR_STAGES, "2"}).streams);
+    assert_false(GOOD({DOOR_STREAMS, "0"}, {DOOR_TRANSPORT, "auto"}, {DOOR_SIGNAL, "auto"}).streams);
+    BAD1(DOOR_STREAMS, "2", "MEMRA_PP_STREAMS", "is too big");
+    BAD2(DOOR_STREAMS, "0", DOOR_TRANSPORT, "shm", "MEMRA_PP_TRANSPORT=\"shm\" forces",
+         "MEMRA_PP_STREAMS=\"0\"");
+    BAD2(DOOR_STREAMS, "0", DOOR_SIGNAL, "spin", "MEMRA_PP_SIGNAL=\"spin\" forces", "MEMRA_PP_STREAMS");
 }
 
 /* Whether the devices allow an unsplit walk is not the doors' to say. */
@@ -583,7 +575,7 @@ int main(void)
         cmocka_unit_test(devices_auto_alone_fits_any_number_of_stages),
         cmocka_unit_test(devices_refuses_what_is_no_device),
         cmocka_unit_test(devices_must_be_as_many_as_stages),
-        cmocka_unit_test(absent_mechanisms_take_only_their_default),
+        cmocka_unit_test(one_stream_has_no_transport),
         cmocka_unit_test(unsplit_walks_are_booleans),
         cmocka_unit_test(transport_takes_its_words),
         cmocka_unit_test(signal_takes_its_words),
