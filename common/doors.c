@@ -17,7 +17,10 @@
 #define SPEC_RULE    "0 or 1; 0: verified drafts walk unsplit, see ALLOW_UNSPLIT_BATCH"
 #define PRIME_RULE   "0 or 1; 0: prompts walk unsplit, all layers on stage 0"
 #define ALLOW_RULE   "0 or 1; 1: BATCH_PP=0 and SPEC_PP=0 with stages on several devices, to measure"
-#define FAULT_RULE   "stage=S|all,at=PLACE,step=N,kind=KIND,every=1; several joined by ';'"
+#define FAULT_RULE                                                                                 \
+    "stage=S|all,at=PLACE,step=N,kind=KIND,every=1; several joined by ';'. KIND: kill, stop, "     \
+    "hang, exit, slow:MS, cuda, oom, nan, corrupt, badmsg; PLACE: load, prime, decode, idle, "     \
+    "recovery"
 
 /* id, variable, flag, rule */
 #define DOOR_LIST(X)                                                                               \

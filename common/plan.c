@@ -36,13 +36,13 @@ uint32_t plan_window_blocks(const model_desc *m, uint32_t n_ctx, uint32_t rows_m
 }
 
 /* The rotations of a step's rows, for each kind of layer. */
-static void take_angles(uint64_t *end, const model_desc *m, uint64_t rows, uint64_t *cos,
-                        uint64_t *sin)
+static void take_angles(scratch_layout *out, uint64_t *end, const model_desc *m, uint64_t rows)
 {
     for (uint32_t k = 0; k < LAYER_KINDS; k++) {
-        uint64_t n = rows * (model_rope_of(m, (layer_kind)k)->n_rot / 2);
-        cos[k] = take(end, n, sizeof(float));
-        sin[k] = take(end, n, sizeof(float));
+        uint64_t n_pairs = model_rope_of(m, (layer_kind)k)->n_rot / 2;
+        out->frequency[k] = take(end, n_pairs, sizeof(double));
+        out->cos[k] = take(end, rows * n_pairs, sizeof(float));
+        out->sin[k] = take(end, rows * n_pairs, sizeof(float));
     }
 }
 
@@ -60,15 +60,19 @@ void scratch_layout_make(scratch_layout *out, const model_desc *m, uint32_t rows
     out->attn = take(&end, r * q_width, f32);
     out->gate = take(&end, r * m->n_ff, f32);
     out->up = take(&end, r * m->n_ff, f32);
-    take_angles(&end, m, r, out->cos, out->sin);
+    take_angles(out, &end, m, r);
     out->tokens = take(&end, r, u32);
     out->position = take(&end, r, u32);
     out->table = take(&end, n_kinds * r, u32);
     out->tables = take(&end, n_kinds * r * plan_blocks_per_ctx(n_ctx), u32);
     out->live = take(&end, r, 1);
-    out->finite = take(&end, r + 1, 1);
-    out->logits = end;
-    if (last_stage) out->logits = take(&end, (uint64_t)PLAN_LOGITS_ROWS * m->n_vocab, f32);
+    out->finite = take(&end, r + PLAN_HEAD_ROWS, 1);
+    out->logits = out->kept_logits = out->sampler = end;
+    if (last_stage) {
+        out->logits = take(&end, (uint64_t)PLAN_LOGITS_ROWS * m->n_vocab, f32);
+        out->kept_logits = take(&end, (uint64_t)PLAN_LOGITS_ROWS * m->n_vocab, f32);
+        out->sampler = take(&end, 1, sampler_scratch_bytes(m->n_vocab));
+    }
     out->bytes = end;
 }
 
@@ -76,25 +80,25 @@ void host_layout_make(host_layout *out, const model_desc *m, const stage_limits 
 {
     uint64_t r = l->rows_max, end = 0, f32 = sizeof(float), u32 = sizeof(uint32_t);
     uint64_t per_ctx = plan_blocks_per_ctx(l->n_ctx), n_kinds = model_n_kinds(m);
-    out->rows = take(&end, r, sizeof(wire_row));
+    out->rows = take(&end, 2 * r, sizeof(wire_row));
     out->tokens = take(&end, r, u32);
     out->position = take(&end, r, u32);
     out->table = take(&end, n_kinds * r, u32);
     out->tables = take(&end, n_kinds * r * per_ctx, u32);
     out->live = take(&end, r, 1);
-    out->finite = take(&end, r + 1, 1);
-    take_angles(&end, m, r, out->cos, out->sin);
+    out->finite = take(&end, r + PLAN_HEAD_ROWS, 1);
     out->readback_seen = take(&end, l->n_readback, u32);
     out->branches = take(&end, l->n_branches, PLAN_BRANCH_BYTES);
     for (uint32_t k = 0; k < KV_POOLS; k++) {
         out->branch_tables[k] = take(&end, k < n_kinds ? l->n_branches * per_ctx : 0, u32);
         out->block_users[k] = take(&end, l->n_blocks[k], u32);
     }
-    out->history = out->logits = out->sampler = end;
+    out->history = out->logits = out->sample_rows = out->sample_results = end;
     if (l->last_stage) {
         out->history = take(&end, (uint64_t)l->n_blocks[KV_CLASS_GLOBAL] * BLOCK_POSITIONS, u32);
         out->logits = take(&end, (uint64_t)PLAN_LOGITS_ROWS * m->n_vocab, f32);
-        out->sampler = take(&end, 1, sampler_scratch_bytes(m->n_vocab));
+        out->sample_rows = take(&end, PLAN_HEAD_ROWS, PLAN_SAMPLE_BYTES);
+        out->sample_results = take(&end, PLAN_HEAD_ROWS, PLAN_RESULT_BYTES);
     }
     out->bytes = end;
 }
@@ -259,6 +263,25 @@ static uint64_t fixed_bytes(const plan *p, const model_desc *m, const stage_plan
     return bytes < PLAN_FIXED_BYTES ? bytes : PLAN_FIXED_BYTES;
 }
 
+static bool on_device(const stage_plan *s)
+{
+    return s->device.kind == DEVICE_CUDA;
+}
+
+/* coordinator/engine: of each session its tokens, tables by class and links of blocks (kvbooks.c); the
+ * mirror's tables and tokens (mirror.c); where prefixes can be shared, those of each block (prefix.c). */
+static uint64_t books_bytes(const plan *p, const model_desc *m)
+{
+    const uint64_t u32 = sizeof(uint32_t), link = 16, prefix_entry = 40;
+    uint64_t per_ctx = plan_blocks_per_ctx(p->n_ctx), n_kinds = model_n_kinds(m);
+    uint64_t n_blocks = p->n_blocks[KV_CLASS_GLOBAL];
+    uint64_t session = p->n_ctx * u32 + per_ctx * (n_kinds * u32 + link);
+    uint64_t bytes = p->n_sessions * (session + n_kinds * per_ctx * u32);
+    bytes += n_blocks * (BLOCK_POSITIONS + 1) * u32;
+    if (n_kinds == 1) bytes += n_blocks * (BLOCK_POSITIONS * u32 + prefix_entry);
+    return bytes;
+}
+
 /* All sizes, from the settled numbers and the cuts. */
 static void fill_bytes(plan *p, const model_desc *m)
 {
@@ -269,7 +292,7 @@ static void fill_bytes(plan *p, const model_desc *m)
     p->n_journal_blocks = at_most(p->n_journal_blocks, p->n_blocks[KV_CLASS_GLOBAL]);
     p->journal_bytes =
         p->n_journal_blocks > 0 ? (n - 1) * journal_bytes(p->n_journal_blocks, m->n_embd) : 0;
-    p->coordinator_bytes = PLAN_PROCESS_BYTES + m->n_vocab * PLAN_PIECE_BYTES;
+    p->coordinator_bytes = PLAN_PROCESS_BYTES + m->n_vocab * PLAN_PIECE_BYTES + books_bytes(p, m);
     p->total_bytes =
         p->readback_bytes + p->run_block_bytes + p->coordinator_bytes + p->journal_bytes;
     for (uint32_t s = 0; s < n; s++) {
@@ -297,6 +320,7 @@ static void fill_bytes(plan *p, const model_desc *m)
         sp->slots_bytes = slots_bytes(p, m, s);
         if (p->one_process) sp->slots_bytes = 0;
         if (p->one_process) sp->process_bytes = s == 0 ? PLAN_PROCESS_BYTES + fixed_bytes(p, m, sp) : 0;
+        sp->device_bytes = on_device(sp) ? plan_cuda_bytes(p, m, s) : 0;
         p->slots_total_bytes += sp->slots_bytes;
         p->weights_total_bytes += fence_stage_bytes(&p->cuts, m, s);
         p->total_bytes += sp->kv_bytes + sp->scratch_bytes + sp->host_bytes + sp->process_bytes +
@@ -343,21 +367,19 @@ status plan_make(plan *out, const model_desc *m, const doors *d, const plan_requ
     return ST_OK;
 }
 
-static bool on_device(const stage_plan *s)
-{
-    return s->device.kind == DEVICE_CUDA;
-}
-
 /* Of the host. A tied head that two stages map lies in the page cache once. What a CUDA device holds
- * is not the host's: its weights pass through the page cache and need not stay there. */
-static uint64_t needed_bytes(const plan *p, const model_desc *m)
+ * is not the host's: its weights pass through the page cache and need not stay there, but for the
+ * embedding, which the device reads where it lies. */
+uint64_t plan_needed_bytes(const plan *p, const model_desc *m)
 {
     const stage_plan *first = &p->stage[0], *last = &p->stage[p->cuts.n_stages - 1];
     bool twice = m->tied && first != last && !on_device(first) && !on_device(last);
     uint64_t n = p->total_bytes + p->weights_total_bytes - (twice ? m->output.t->bytes : 0);
     for (uint32_t s = 0; s < p->cuts.n_stages; s++) {
         const stage_plan *sp = &p->stage[s];
-        if (on_device(sp)) n -= sp->weights_bytes + sp->kv_bytes + sp->scratch_bytes;
+        if (!on_device(sp)) continue;
+        n -= sp->weights_bytes + sp->kv_bytes + sp->scratch_bytes;
+        if (s == 0) n += m->token_embd.t->bytes;
     }
     return n;
 }
@@ -383,7 +405,7 @@ static uint32_t context_that_fits(const plan *p, const model_desc *m, uint64_t f
             if (n_blocks < q.n_blocks[k]) q.n_blocks[k] = (uint32_t)n_blocks;
         }
         fill_bytes(&q, m);
-        if (needed_bytes(&q, m) <= free_bytes) {
+        if (plan_needed_bytes(&q, m) <= free_bytes) {
             fits = q.n_ctx;
         } else {
             too_large = q.n_ctx;
@@ -395,11 +417,11 @@ static uint32_t context_that_fits(const plan *p, const model_desc *m, uint64_t f
 status plan_fits(plan *p, const model_desc *m, uint64_t free_bytes, errmsg *e)
 {
     const double mb = 1e6;
-    if (free_bytes != 0 && needed_bytes(p, m) > free_bytes && p->journal_may_go) {
+    if (free_bytes != 0 && plan_needed_bytes(p, m) > free_bytes && p->journal_may_go) {
         p->n_journal_blocks = 0;
         fill_bytes(p, m);
     }
-    if (free_bytes == 0 || needed_bytes(p, m) <= free_bytes) return ST_OK;
+    if (free_bytes == 0 || plan_needed_bytes(p, m) <= free_bytes) return ST_OK;
     uint32_t largest = 0;
     for (uint32_t s = 1; s < p->cuts.n_stages; s++) {
         if (stage_bytes(&p->stage[s]) > stage_bytes(&p->stage[largest])) largest = s;
@@ -412,7 +434,7 @@ status plan_fits(plan *p, const model_desc *m, uint64_t free_bytes, errmsg *e)
         e, ST_RESOURCES,
         "the run needs %.1f MB and %.1f MB are free; the largest stage is %u (layers %u..%u) with "
         "%.1f MB: weights %.1f, KV %.1f, scratch %.1f; %u sessions of context %u; %s",
-        (double)needed_bytes(p, m) / mb, (double)free_bytes / mb, largest, l->layer_begin,
+        (double)plan_needed_bytes(p, m) / mb, (double)free_bytes / mb, largest, l->layer_begin,
         l->layer_end - 1, (double)stage_bytes(l) / mb, (double)l->weights_bytes / mb,
         (double)l->kv_bytes / mb,
         (double)(l->scratch_bytes + l->host_bytes + l->process_bytes + l->slots_bytes) / mb,

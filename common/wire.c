@@ -48,7 +48,7 @@ static bool config_valid(const wire_config *c)
            c->n_readback >= 1 &&
            (c->kv_type == DT_F32 || c->kv_type == DT_F16 || c->kv_type == DT_BF16) &&
            (c->device == DEVICE_CPU || c->device == DEVICE_CUDA) &&
-           terminated(c->cuda_uuid, sizeof c->cuda_uuid) && c->n_threads >= 1 && c->run_block_fd >= 0 && c->readback_fd >= 0 &&
+           terminated(c->cuda_uuid, sizeof c->cuda_uuid) && c->n_threads >= 1 && c->run_block_fd >= 0 && c->readback_fd >= 0 && c->trace_fd >= 0 &&
            (c->in_fd >= 0) == linked && (c->out_fd >= 0) == linked && c->journal_in_fd >= -1 &&
            c->journal_out_fd >= -1 && c->loan_fd >= -1 && (c->loan_fd >= 0) == (c->loans != 0) &&
            c->loans <= (LOAN_UNSPLIT | LOAN_GATHERED) && ranges_valid(c) &&
@@ -136,6 +136,8 @@ bool wire_valid(const void *data, uint64_t bytes)
         return h->body_bytes == sizeof(wire_reattach) && ((const wire_reattach *)body)->edge_epoch > 0;
     case WIRE_REPLAYED:
         return h->body_bytes == sizeof(wire_replayed);
+    case WIRE_POISONED:
+        return h->body_bytes == sizeof(wire_poisoned);
     case WIRE_RESULT:
         return h->body_bytes == sizeof(wire_result);
     case WIRE_FAULT:

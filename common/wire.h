@@ -51,7 +51,8 @@
     X(WIRE_QUIESCED, 12) /* stage: quiet; this much was applied */                                 \
     X(WIRE_REATTACH, 13) /* coordinator: your boundaries go on under this epoch */                 \
     X(WIRE_REPLAY, 14)   /* coordinator: rows that a lost stage knew (body of a STEP) */           \
-    X(WIRE_REPLAYED, 15) /* stage: they are in place again */
+    X(WIRE_REPLAYED, 15) /* stage: they are in place again */                                      \
+    X(WIRE_POISONED, 16) /* last stage, before the RESULT: a row of it holds NaN or infinity */
 typedef enum {
 #define X(name, number) name = number,
     WIRE_KIND_LIST(X)
@@ -77,7 +78,8 @@ typedef struct {
 typedef struct {
     char build[32];                  /* the coordinator's; a stage refuses another */
     uint32_t stage_i, n_stages, epoch, n_layers; /* epoch: of this incarnation */
-    uint32_t edge_epoch, reserved;   /* of all boundaries */
+    uint32_t edge_epoch;             /* of all boundaries */
+    int32_t trace_fd;                /* tracering.h; 0: no trace is written */
     uint32_t layer_begin, layer_end;
     uint32_t n_ctx, n_branches, rows_max, n_readback;
     uint32_t n_blocks[KV_CLASS_COUNT];
@@ -185,6 +187,12 @@ typedef struct {
 typedef struct {
     uint32_t n_rows, round, group, reserved; /* rows whose result was committed */
 } wire_result;
+
+/* The first such row of its session among those of the RESULT, and the stage that found it. */
+typedef struct {
+    uint32_t session, generation, branch, position;
+    uint32_t stage, in_logits;       /* in_logits: 1; 0: in the hidden state that the stage computed */
+} wire_poisoned;
 
 /* Sequences of steps; 0: none. */
 typedef struct {

@@ -7,8 +7,14 @@
  * When a stage is lost while the pipeline serves, it is replaced: the others keep their weights and
  * KV, requests wait and go on with the same bits, and one line of the log says what happened. When it
  * was replaced restarts times within the window, or is lost before the pipeline serves, every call
- * ends with ST_STAGE_LOST and the line that names stage and cause, now and from then on. Nothing is
- * left behind after close: no process, socket or memory. The library installs no signal handlers,
+ * ends with ST_STAGE_LOST and the line that names stage and cause, now and from then on.
+ *
+ * A session whose hidden state or logits hold NaN or infinity is ended, alone: what it asked for, and
+ * every later call but session_drop, ends with ST_NAN and a line that names session, position, stage
+ * and layers. Others, in the same steps too, go on with the same bits; its KV blocks are wiped before
+ * they are used again.
+ *
+ * Nothing is left behind after close: no process, socket or memory. The library installs no signal handlers,
  * writes nothing to stdout. */
 #ifndef COORDINATOR_PIPELINE_H
 #define COORDINATOR_PIPELINE_H
@@ -16,11 +22,13 @@
 #include "common/plan.h"
 #include "common/runblock.h"
 #include "common/sampler.h"
+#include "coordinator/draft.h"
 
 typedef struct pipeline pipeline;
 typedef struct session session;
 typedef struct pending pending;
 typedef struct generation generation;
+struct trace;
 
 /* Told while opening, from the engine thread: bytes loaded per stage. */
 typedef void (*pipeline_progress)(void *ctx, uint32_t stage, uint64_t done_bytes,
@@ -28,6 +36,7 @@ typedef void (*pipeline_progress)(void *ctx, uint32_t stage, uint64_t done_bytes
 
 typedef struct {
     const char *model_path;
+    const char *called;          /* NULL, or who its stages are, for lines about them: "draft model" */
     int model_fd;                /* > 0: the model is this file, kept by the caller, and its pages are
                                   * memory in use already (a memfd); model_path is then its name */
     const doors *doors;
@@ -45,6 +54,7 @@ typedef struct {
                                   * devices allow them; with those of `doors` it is so anyway */
     pipeline_progress on_progress; /* may be NULL */
     void *progress_ctx;
+    struct trace *trace;         /* coordinator/trace/trace.h, open as long as the pipeline; NULL: none */
 } pipeline_options;
 
 #define RESTARTS_DEFAULT 10u
@@ -88,6 +98,7 @@ typedef struct {
     uint64_t n_unsplit;          /* steps whose layers it walked all, the others' too */
     uint64_t load_ns;            /* from start to loaded */
     uint64_t n_lost;             /* so many of its processes were lost */
+    uint64_t n_bad_messages;     /* between it and us, either way, that failed their check: dropped */
     bool replacing;              /* it, or another stage, is being replaced, and it takes part */
     char last_fault[sizeof((errmsg *)0)->text]; /* how the last was lost; empty: none was */
 } stage_snapshot;
@@ -106,6 +117,7 @@ typedef struct {
     uint32_t stage;
     int lost_pid, pid;
     uint64_t noticed_ns, reaped_ns, loaded_ns, attached_ns, resumed_ns;
+    uint64_t limit_ns;           /* it had stood still for so long, as is allowed; 0: it ended */
     uint64_t replayed_rows;
     bool through;                /* they walked all stages; otherwise what was lost alone */
     errmsg why;
@@ -114,6 +126,9 @@ typedef struct {
 /* Copies records number `from` (0: the first) to at most from + max - 1 (out may be NULL when max is 0),
  * as far as they are among the last RECOVERIES_KEPT, and returns how many there are in all. */
 uint64_t pipeline_recoveries(const pipeline *p, uint64_t from, recovery_record *out, uint32_t max);
+
+/* Have the process that stage_i is now carry out its faults of at=asked (common/fault.h). */
+void pipeline_ask_faults(pipeline *p, uint32_t stage_i);
 
 /* Doors carried in the steps that are issued from now on. Nothing has changed after ST_BAD_DOOR: an
  * unsplit walk is refused with these devices (machine/unsplit.h); ST_USAGE: the pipeline was opened
@@ -157,10 +172,13 @@ MUST_USE status session_open_with(pipeline *p, const session_options *o, session
 /* The same with only the sampler chosen. */
 MUST_USE status session_open(pipeline *p, const sampler_params *s, session **out, errmsg *e);
 
+/* ST_OK while it goes on; otherwise how it, or the pipeline, ended. */
+MUST_USE status session_check(const session *s, errmsg *e);
+
 /* Append n tokens (n >= 0) in chunks. logits: NULL, or f32 [n, n_vocab] for the logits after each;
  * next: NULL, or the token drawn after the last one (n >= 1). ST_CONTEXT_FULL: n does not fit into
  * the context; ST_RESOURCES: no KV block left; ST_USAGE: a token >= n_vocab. Nothing is applied
- * then. */
+ * then. ST_NAN: the session has ended. */
 MUST_USE status session_prime(session *s, const uint32_t *tokens, uint64_t n, float *logits,
                               uint32_t *next, errmsg *e);
 
@@ -184,13 +202,6 @@ void pending_drop(pending *w);
 #define GENERATE_STOPS_MAX 15u
 #define GENERATE_DRAFT_MAX 16u
 
-/* What may follow tokens [n], the session's own and the one that is applied next: fills out with up
- * to `room` tokens, returns how many. Called from the engine thread: it must not wait, nor call this
- * library. Between two calls of one generation the tokens only grow. A wrong draft costs time, never
- * a bit. */
-typedef uint32_t (*draft_guess)(void *ctx, const uint32_t *tokens, uint64_t n, uint32_t *out,
-                                uint32_t room);
-
 typedef struct {
     uint64_t n_max;              /* draw at most so many tokens, >= 1 */
     const uint32_t *stop;        /* drawing one of these ends it; [n_stop], copied */
@@ -198,9 +209,8 @@ typedef struct {
     uint32_t n_draft;            /* <= GENERATE_DRAFT_MAX: verify up to so many drafted tokens in one
                                   * step, where that measures faster; 0: never */
     bool draft_always;           /* wherever there is a draft, faster or not */
-    draft_guess draft;           /* NULL: what followed the last tokens when they last stood in the
-                                  * session (prompt lookup) */
-    void *draft_ctx;
+    draft_source *draft;         /* outlives the generation; NULL: what followed the last tokens when
+                                  * they last stood in the session (prompt lookup) */
     void (*on_more)(void *ctx);  /* NULL, or told from the engine thread that tokens came or that it
                                   * ended: it may only signal, and call nothing of this library */
     void *ctx;
@@ -221,7 +231,8 @@ MUST_USE status session_generate(session *s, uint32_t token, const generate_limi
                                  generation **out, errmsg *e);
 
 /* The next token that was drawn, the one that ended it included; waits for it. TOKEN_NONE: it has
- * ended and all were handed out. Errors of a step: the pipeline's. */
+ * ended and all were handed out. Errors of a step: the pipeline's,
+ * or why the session was ended. */
 MUST_USE status generation_next(generation *g, uint32_t *token, errmsg *e);
 
 /* The same without waiting: up to `room` tokens; *n 0 and *end GENERATE_RUNS: none yet. */

@@ -17,6 +17,7 @@
 #include "common/doors.h"
 #include "common/dtype.h"
 #include "common/status.h"
+#include "kernels/sample.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -53,7 +54,7 @@ typedef struct {
 } backend_event;
 
 typedef enum { OP_EMBED, OP_RMS_NORM, OP_MATMUL, OP_ROPE, OP_KV_WRITE, OP_ATTENTION, OP_SILU_MUL,
-               OP_ADD, OP_COPY, OP_CHECK_FINITE, OP_GELU_MUL } op_kind;
+               OP_ADD, OP_COPY, OP_CHECK_FINITE, OP_GELU_MUL, OP_SAMPLE } op_kind;
 
 /* Where to run: filled from the plan. */
 typedef struct {
@@ -70,6 +71,13 @@ typedef struct {
     uint32_t n_rot;
     bool neox;               /* pairs (i, i + n_rot/2); otherwise (2i, 2i+1) */
 } rope_args;
+
+/* What turns a head at a position: f64 [n_pairs], radians per position, in device memory. */
+typedef struct {
+    dev_ptr frequency;
+    double magnitude;
+    uint32_t n_pairs;
+} rope_waves;
 
 /* One layer's K and V pools: [n_blocks, n_kv_heads, KV_BLOCK, n_head] of `type` (F32, F16, BF16).
  * A value is rounded to the type when it is written (to nearest even) and read as rounded. */
@@ -118,7 +126,26 @@ typedef struct {
 typedef struct backend_walk backend_walk;
 
 typedef struct {
+    dev_ptr rows;            /* sample_row [n_rows] */
+    dev_ptr flags;           /* u8 by row_i: 1 where the hidden state holds NaN or infinity */
+    dev_ptr tokens, live;    /* 0: none; u32 and u8 by row_i: what the next walk of the row begins
+                                with: the token drawn, 0 where none was; live becomes 0 where the row
+                                ends, drew a stop or nothing */
+    dev_ptr scratch;         /* sampler_scratch_bytes(n_vocab) */
+    uint32_t n_vocab;
+} sample_args;
+
+/* A part of an upload. */
+typedef struct {
+    dev_ptr to;
+    const void *host;
+    uint64_t bytes;
+} upload_piece;
+
+typedef struct {
     const char *name;        /* "cpu", "cuda" */
+    bool in_call;            /* an op has run when its call returns: to put work behind work that runs
+                                gains nothing */
 
     /* Open a device. ST_RESOURCES with *e: no such device, no memory, ISA not on this machine. */
     status (*device_open)(backend_device **out, const device_spec *s, errmsg *e);
@@ -130,7 +157,8 @@ typedef struct {
     /* Zeroed memory, 64-byte aligned. ST_RESOURCES with *e saying bytes and what was free. */
     status (*alloc)(backend_device *d, dev_ptr *out, uint64_t bytes, errmsg *e);
     void (*free)(backend_device *d, dev_ptr p, uint64_t bytes);
-    /* Zeroed host memory that the device reads and writes fast (cuda: pinned); ST_RESOURCES. */
+    /* Zeroed host memory that the device reads and writes fast (cuda: pinned), and that ops can name
+     * by a dev_ptr of its address; ST_RESOURCES. */
     status (*host_alloc)(backend_device *d, void **out, uint64_t bytes, errmsg *e);
     void (*host_free)(backend_device *d, void *host);
 
@@ -140,11 +168,20 @@ typedef struct {
     status (*weights_from_host)(backend_device *d, dev_ptr *out, const void *host, uint64_t bytes,
                                 errmsg *e);
     /* The same for a matrix of n_out rows of n_in values, as the file stores them: cpu in place;
-     * cuda uploads it and orders it for its kernels, which the ops of every queue wait for, and no
-     * longer needs host; the weight is the device's until it closes. ST_RESOURCES: no memory;
-     * ST_BAD_MODEL: host lies in a file that cannot be read. */
+     * cuda uploads it and orders it for its kernels; the weight is the device's until it closes.
+     * ST_RESOURCES: no memory; ST_BAD_MODEL: host lies in a file that cannot be read. */
     status (*weight_open)(backend_device *d, dev_weight *out, const void *host, dtype type,
                           uint32_t n_in, uint32_t n_out, errmsg *e);
+    /* A table that embed alone reads: it stays in host memory, which a device reads where it lies (cuda:
+     * through a mapping of its own), and host must stay mapped until the device closes. */
+    status (*table_open)(backend_device *d, dev_weight *out, const void *host, dtype type,
+                         uint32_t n_in, uint32_t n_out, errmsg *e);
+    /* Optional (NULL), both or none: what is loaded between them comes as one. begin reserves memory for
+     * n weights and vectors of `bytes` in all; then weight_open and weights_from_host need not wait, host
+     * and *out must stay where they are, and only end says that all are in place, and complete. Without
+     * begin each of them waits by itself. Errors as theirs; after one of begin there is no end. */
+    status (*weights_begin)(backend_device *d, uint64_t bytes, uint32_t n, errmsg *e);
+    status (*weights_end)(backend_device *d, errmsg *e);
 
     status (*queue_open)(backend_device *d, backend_queue **out, errmsg *e);
     void (*queue_close)(backend_queue *q);
@@ -153,13 +190,18 @@ typedef struct {
     status (*upload)(backend_queue *q, dev_ptr to, const void *host, uint64_t bytes);
     status (*download)(backend_queue *q, void *host, dev_ptr from, uint64_t bytes);
     status (*copy)(backend_queue *q, dev_ptr to, dev_ptr from, uint64_t bytes);
+    /* n uploads in one; host as with upload. */
+    status (*upload_all)(backend_queue *q, const upload_piece *piece, uint32_t n);
+    /* download beside the queue: it begins when what was put there before has run, and what is put
+     * there later does not wait for it; `from` must not be written until *done is done. */
+    status (*drain)(backend_queue *q, void *host, dev_ptr from, uint64_t bytes, backend_event *done);
     status (*event_record)(backend_queue *q, backend_event *out);
     status (*queue_wait)(backend_queue *q, backend_event ev);     /* q goes on after ev */
     status (*event_wait)(backend_queue *q, backend_event ev);     /* the host waits */
     bool (*event_done)(backend_queue *q, backend_event ev);       /* any thread */
 
-    /* out[r, :] = row tokens[r] of table, as f32, times scale (1: exact). tokens: u32 [n_rows],
-     * each < table->n_out (checked by the caller). */
+    /* out[r, :] = row tokens[r] of table (table_open), as f32, times scale (1: exact). tokens: u32
+     * [n_rows], each < table->n_out (checked by the caller). */
     status (*embed)(backend_queue *q, dev_ptr out, const dev_weight *table, dev_ptr tokens,
                     float scale, uint32_t n_rows);
     /* out[r, i] = x[r, i] / sqrt(mean(x[r]^2) + eps) * w[i]; w f32 [n]. out may be x. */
@@ -168,6 +210,10 @@ typedef struct {
     /* out[r, o] = sum_i w[o, i] x[r, i] (+ bias[o]); bias f32 [n_out] or none. */
     status (*matmul)(backend_queue *q, dev_ptr out, const dev_weight *w, dev_ptr x, dev_ptr bias,
                      uint32_t n_rows);
+    /* cos and sin, f32 [n_rows, n_pairs], of position[r] * frequency[i] (position: u32): the product
+     * and fm_sincos in double, times magnitude in double, rounded once. The same bits everywhere. */
+    status (*rope_angles)(backend_queue *q, dev_ptr cos, dev_ptr sin, const rope_waves *w,
+                          dev_ptr position, uint32_t n_rows);
     /* Rotate x[n_rows, n_heads, n_head] in place; elements past n_rot stay. */
     status (*rope)(backend_queue *q, dev_ptr x, const rope_args *a, uint32_t n_heads,
                    uint32_t n_head, uint32_t n_rows);
@@ -191,6 +237,10 @@ typedef struct {
     status (*add)(backend_queue *q, dev_ptr x, dev_ptr y, uint64_t n);
     /* flags[r] = 1 when row r of x [n_rows, n] holds NaN or infinity, else 0; u8 [n_rows]. */
     status (*check_finite)(backend_queue *q, dev_ptr flags, dev_ptr x, uint32_t n, uint32_t n_rows);
+    /* out[r], sample_result: the token that sampler_draw gives for row r of logits [n_rows, n_vocab],
+     * the same one on every device. */
+    status (*sample)(backend_queue *q, dev_ptr out, dev_ptr logits, const sample_args *a,
+                     uint32_t n_rows);
     /* Optional (NULL), with the bits of the ops above in turn. add, then rms_norm of x: */
     status (*add_rms_norm)(backend_queue *q, dev_ptr out, dev_ptr x, dev_ptr y, dev_ptr w,
                            uint32_t n, float eps, uint32_t n_rows);
@@ -210,12 +260,13 @@ typedef struct {
      * these shapes and types. *out must be closed before its device. ST_RESOURCES. */
     status (*walk_open)(backend_device *d, backend_walk **out, const walk_desc *w, errmsg *e);
     void (*walk_close)(backend_walk *w);
-    /* Everything but the embedding; head: the output's norm and product too. */
+    /* Everything but the embedding; head: the output's norm and product too. A row that is not live:
+     * nothing. */
     status (*walk)(backend_queue *q, const backend_walk *w, bool head);
 
     /* Devices with memory of their own; NULL: weights are used where the file's pages lie.
-     * weight_bytes: what weight_open allocates; memory: what is free there, and what alloc and the
-     * weights of d hold. ST_DEVICE. */
+     * weight_bytes: what weight_open takes; memory: what is free there, and what alloc and the weights of
+     * d hold. ST_DEVICE. */
     uint64_t (*weight_bytes)(dtype type, uint32_t n_in, uint32_t n_out);
     status (*memory)(backend_device *d, uint64_t *free_bytes, uint64_t *allocated_bytes, errmsg *e);
     /* What an op that failed said of itself: the call and its error, "" when none has; NULL: never. */

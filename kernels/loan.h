@@ -5,7 +5,7 @@
  * the lender is dead and reaped: its memory is there as long as somebody has it. Neither side may have
  * work on its way in memory that the other reads: both wait for their queues first.
  *
- * Where weights lie in the file's mapping, they are nobody's to lend: reserve and lend are NULL. */
+ * Where weights lie in the file's mapping, they are nobody's to lend: those calls are NULL. */
 #ifndef KERNELS_LOAN_H
 #define KERNELS_LOAN_H
 
@@ -28,18 +28,12 @@ struct backend_loan {
                      const loan_ticket *ticket, errmsg *e);
     void (*give_back)(backend_device *d, dev_ptr p, uint64_t bytes);
 
-    /* The weights that are opened until lend lie side by side in one allocation of `bytes`, each on a
-     * border of LOAN_ALIGN. ST_RESOURCES. */
-    status (*reserve)(backend_device *d, uint64_t bytes, errmsg *e);
-    /* They are all in place: that allocation. */
-    status (*lend)(backend_device *d, dev_ptr *base, uint64_t *bytes, loan_ticket *ticket, errmsg *e);
+    /* What weights_begin reserves from here on, until it is off, others may borrow. */
+    void (*lend_weights)(backend_device *d, bool on);
+    /* The last of it, after weights_end. ST_RESOURCES: it cannot be exported. */
+    status (*lent_weights)(backend_device *d, dev_ptr *base, uint64_t *bytes, loan_ticket *ticket, errmsg *e);
 };
 
-#define LOAN_ALIGN 1024u
-
-static inline uint64_t loan_aligned(uint64_t bytes)
-{
-    return (bytes + LOAN_ALIGN - 1) / LOAN_ALIGN * LOAN_ALIGN;
-}
+#define LOAN_ALIGN 256u /* of a weight in it */
 
 #endif

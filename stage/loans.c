@@ -39,12 +39,15 @@ static weights_options options_of(const stage *s, uint32_t range, bool layers_on
 /* Weights of a range, and who else may have them. */
 static status load_range(stage *s, weights *w, const weights_options *o, uint32_t range, bool lends, errmsg *e)
 {
+    const backend_loan *by = s->b->loan;
     dev_ptr base;
-    if (!lends || s->b->loan->reserve == NULL) return weights_open(w, o, e);
-    TRY(s->b->loan->reserve(s->device, weights_together_bytes(o), e));
-    TRY(weights_open(w, o, e));
+    if (!lends || by->lend_weights == NULL) return weights_open(w, o, e);
+    by->lend_weights(s->device, true);
+    status st = weights_open(w, o, e);
+    by->lend_weights(s->device, false);
+    TRY(st);
     loan_note *n = &loan_page_of(s->loan, range)->weights;
-    TRY(s->b->loan->lend(s->device, &base, &n->bytes, &n->ticket, e));
+    TRY(by->lent_weights(s->device, &base, &n->bytes, &n->ticket, e));
     n->n_entries = weights_entries(w, o, base, loan_entries_of(s->loan, range),
                                    s->loan->at.n_entries_max[range]);
     loan_publish(n, s->config.epoch);
@@ -117,7 +120,7 @@ static status borrow_weights(stage *s, borrowed_weights *x, uint32_t range, bool
                              errmsg *e)
 {
     weights_options o = options_of(s, range, layers_only);
-    if (s->b->loan->reserve == NULL) return weights_open(&x->w, &o, e); /* the same pages of the file */
+    if (s->b->loan->lend_weights == NULL) return weights_open(&x->w, &o, e); /* the same pages of the file */
     uint32_t n_max = s->loan->at.n_entries_max[range];
     loan_entry *entry = malloc(n_max * sizeof *entry);
     if (entry == NULL) return errmsg_set(e, ST_RESOURCES, "no memory for %u borrowed tensors", n_max);

@@ -122,12 +122,12 @@ static status cross(seam *x, uint32_t i, uint32_t n_rows, errmsg *e)
     return ST_OK;
 }
 
-status seam_walk(seam *x, uint32_t n_rows, bool head_follows, errmsg *e)
+status seam_walk(seam *x, uint32_t n_rows, bool head_follows, poison_mark *poison, errmsg *e)
 {
     for (uint32_t i = 0; i < x->n; i++) {
         uint64_t begin = now_ns();
         if (i > 0) TRY(cross(x, i - 1, n_rows, e));
-        TRY(stage_walk(x->body[i], head_follows && i + 1 == x->n, e));
+        TRY(stage_walk(x->body[i], head_follows && i + 1 == x->n, poison, e));
         x->walked_ns[i] = now_ns() - begin;
     }
     return ST_OK;

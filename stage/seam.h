@@ -52,6 +52,6 @@ void seam_rewrite(seam *x, bool on);
 
 /* The layers of all objects over n_rows rows, which are in the first one's hidden state; the last one's
  * holds the result. */
-MUST_USE status seam_walk(seam *x, uint32_t n_rows, bool head_follows, errmsg *e);
+MUST_USE status seam_walk(seam *x, uint32_t n_rows, bool head_follows, poison_mark *poison, errmsg *e);
 
 #endif

@@ -70,6 +70,7 @@ static status check_ops(const stage *s, errmsg *e)
          s->m->ffn == FFN_GEGLU ? "gelu_mul" : "silu_mul"},
         {OP_ADD, DT_F32, "add"},
         {OP_COPY, DT_F32, "copy"},
+        {OP_SAMPLE, DT_F32, "sample"},
         {OP_CHECK_FINITE, DT_F32, "check_finite"},
         {OP_KV_WRITE, s->kv.type, "kv_write"},
         {OP_ATTENTION, s->kv.type, "attention"},
@@ -159,6 +160,18 @@ static status load_weights(stage *s, const weights_options *load, const device_n
     return fits_end_load(need, held_bytes, e);
 }
 
+/* By kind of layer; their frequencies on the device. */
+static status make_ropes(stage *s, errmsg *e)
+{
+    for (uint32_t k = 0; k < s->n_kinds; k++) {
+        const float *factors = k == LAYER_GLOBAL ? s->w.freq_factors : NULL;
+        TRY(rope_make(&s->rope[k], model_rope_of(s->m, (layer_kind)k), factors, e));
+        TRY_OP(upload, SCRATCH(s, frequency[k]), s->rope[k].frequency,
+               s->rope[k].n_pairs * sizeof(double));
+    }
+    return ST_OK;
+}
+
 static status open_all(stage *s, const stage *beside, errmsg *e)
 {
     TRY(open_device(s, beside, e));
@@ -183,8 +196,7 @@ static status open_all(stage *s, const stage *beside, errmsg *e)
 status stage_begin(stage *s, errmsg *e)
 {
     TRY(stage_walk_open(s, e));
-    TRY(rope_make(&s->rope[LAYER_GLOBAL], &s->m->rope, s->w.freq_factors, e));
-    if (s->n_kinds > 1) TRY(rope_make(&s->rope[LAYER_WINDOW], &s->m->rope_window, NULL, e));
+    TRY(make_ropes(s, e));
     s->began = true;
     return ST_OK;
 }

@@ -25,6 +25,21 @@ typedef struct {
     uint64_t lent_bytes;
 } borrowed_weights;
 
+/* The end of a step, from stage_head_begin to stage_head_end. */
+typedef struct {
+    readback *out;
+    uint64_t seq;
+    uint32_t *drawn;              /* by row; may be NULL */
+    poison_mark *poison;          /* by row */
+    const wire_row *rows;         /* [n_rows] of its step */
+    uint32_t n_rows, n_committed;
+    uint32_t n, row_i[PLAN_HEAD_ROWS]; /* rows whose results are on their way */
+    bool keeps;                   /* logits among them */
+    bool unchecked;               /* nobody has looked yet whether the hidden states are finite */
+    bool flags;                   /* they are told by the host's flags; otherwise by the results */
+    backend_event done, drained;
+} head_flight;
+
 struct stage {
     const backend *b;
     backend_device *device;
@@ -55,7 +70,10 @@ struct stage {
     char *host;
     backend_walk *walk;          /* a step of one row in one launch; NULL: by ops */
     bool walked_head;            /* of the step in hand: its one row's logits are on the way */
+    bool unchecked;              /* the same: stage_head must look whether hidden states are finite */
+    head_flight head;
 
+    wire_row *rows;              /* of the step in hand, in one of host_layout's two places */
     uint32_t n_rows, n_samplers; /* of the step in hand */
     uint32_t n_positions;        /* its rows' are below it */
     uint32_t n_runs;             /* of live rows of one branch, side by side */
@@ -93,8 +111,8 @@ void stage_unload(stage *s);
 /* What needs the weights: once they are here, and when they have come again. */
 MUST_USE status stage_begin(stage *s, errmsg *e);
 
-/* A row whose hidden state is NaN or infinite, by the host's finite flags. */
-MUST_USE status stage_check_finite(const stage *s, errmsg *e);
+/* Mark the live ones of rows whose hidden state is not finite, by the host's flags. */
+void stage_mark_hidden(const stage *s, const wire_row *rows, uint32_t n_rows, poison_mark *poison);
 
 /* Whether the row wants logits or a token. */
 static inline bool stage_row_asks(const wire_row *r)

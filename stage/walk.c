@@ -16,10 +16,10 @@ typedef struct {
     const layer_weights *layer; /* [end - begin] */
     const kv_cache *kv;
     uint32_t begin, end;
-} span;
+} layer_span;
 
 /* normed -> the block's output, added to the residual stream by the caller. */
-static status attention_block(stage *s, const span *x, uint32_t layer_i, errmsg *e)
+static status attention_block(stage *s, const layer_span *x, uint32_t layer_i, errmsg *e)
 {
     const model_desc *m = s->m;
     const layer_weights *w = &x->layer[layer_i];
@@ -87,7 +87,7 @@ static status add_block(stage *s, dev_ptr post_norm, dev_ptr next_norm, errmsg *
     return ST_OK;
 }
 
-static status run_layer(stage *s, const span *x, uint32_t layer_i, errmsg *e)
+static status run_layer(stage *s, const layer_span *x, uint32_t layer_i, errmsg *e)
 {
     const model_desc *m = s->m;
     const layer_weights *w = &x->layer[layer_i];
@@ -101,7 +101,7 @@ static status run_layer(stage *s, const span *x, uint32_t layer_i, errmsg *e)
     return add_block(s, w->ffn_post_norm, next, e);
 }
 
-static status run_span(stage *s, const span *x, errmsg *e)
+static status run_span(stage *s, const layer_span *x, errmsg *e)
 {
     for (uint32_t i = 0; i < x->end - x->begin; i++) {
         TRY(run_layer(s, x, i, e));
@@ -110,41 +110,35 @@ static status run_span(stage *s, const span *x, errmsg *e)
     return ST_OK;
 }
 
-static span own_layers(const stage *s)
+static layer_span own_layers(const stage *s)
 {
-    return (span){s->w.layer, &s->kv, s->config.layer_begin, s->config.layer_end};
+    return (layer_span){s->w.layer, &s->kv, s->config.layer_begin, s->config.layer_end};
 }
 
-status stage_check_finite(const stage *s, errmsg *e)
+void stage_mark_hidden(const stage *s, const wire_row *rows, uint32_t n_rows, poison_mark *poison)
 {
     const uint8_t *finite = HOST(s, uint8_t, finite);
-    const wire_row *rows = HOST(s, wire_row, rows);
-    for (uint32_t i = 0; i < s->n_rows; i++) {
-        if (finite[i] == 0 || (rows[i].flags & ROW_LIVE) == 0) continue;
-        return errmsg_set(
-            e, ST_NAN,
-            "stage %u (layers %u..%u): NaN or infinity in the hidden state of session "
-            "%u at position %u",
-            s->config.stage_i, s->config.layer_begin, s->config.layer_end - 1, rows[i].session,
-            rows[i].position);
+    for (uint32_t i = 0; i < n_rows; i++) {
+        bool found = finite[i] != 0 && (rows[i].flags & ROW_LIVE) != 0;
+        if (found && poison[i] == 0) poison[i] = poison_hidden(s->config.stage_i);
     }
-    return ST_OK;
 }
 
 /* Waits for the walk: its result is looked at before it leaves the stage. */
-static status wait_finite(stage *s, errmsg *e)
+static status wait_finite(stage *s, poison_mark *poison, errmsg *e)
 {
     backend_event ev;
     TRY_OP(download, HOST(s, void, finite), SCRATCH(s, finite), s->n_rows);
     TRY_OP(event_record, &ev);
     TRY_OP(event_wait, ev);
-    return stage_check_finite(s, e);
+    stage_mark_hidden(s, s->rows, s->n_rows, poison);
+    return ST_OK;
 }
 
-static status end_layers(stage *s, errmsg *e)
+static status end_layers(stage *s, poison_mark *poison, errmsg *e)
 {
     TRY_OP(check_finite, SCRATCH(s, finite), SCRATCH(s, hidden), s->m->n_embd, s->n_rows);
-    return wait_finite(s, e);
+    return s->unchecked ? ST_OK : wait_finite(s, poison, e);
 }
 
 /* --- one row in one launch ------------------------------------------------------------------ */
@@ -214,37 +208,38 @@ status stage_walk_open(stage *s, errmsg *e)
     return s->b->walk_open(s->device, &s->walk, &w, e);
 }
 
-static status walk_one(stage *s, bool head_follows, errmsg *e)
+static status walk_one(stage *s, poison_mark *poison, errmsg *e)
 {
-    s->walked_head = head_follows && s->last && stage_row_asks(HOST(s, wire_row, rows));
+    s->walked_head = s->unchecked && stage_row_asks(s->rows);
     TRY_OP(walk, s->walk, s->walked_head);
     TRY(stage_walked(s, s->n_layers, e));
-    return s->walked_head ? ST_OK : wait_finite(s, e);
+    return s->unchecked ? ST_OK : wait_finite(s, poison, e);
 }
 
-status stage_walk(stage *s, bool head_follows, errmsg *e)
+status stage_walk(stage *s, bool head_follows, poison_mark *poison, errmsg *e)
 {
     s->walked_head = false;
     if (s->n_rows == 0) return ST_OK;
-    if (s->walk != NULL && s->n_rows == 1 && (HOST(s, wire_row, rows)->flags & ROW_LIVE) != 0)
-        return walk_one(s, head_follows, e);
-    const span own = own_layers(s);
+    s->unchecked = head_follows && s->last;
+    if (s->walk != NULL && s->n_rows == 1 && (s->rows->flags & ROW_LIVE) != 0)
+        return walk_one(s, poison, e);
+    const layer_span own = own_layers(s);
     TRY(run_span(s, &own, e));
-    return end_layers(s, e);
+    return end_layers(s, poison, e);
 }
 
-status stage_walk_all(stage *s, errmsg *e)
+status stage_walk_all(stage *s, poison_mark *poison, errmsg *e)
 {
-    s->walked_head = false;
+    s->walked_head = s->unchecked = false;
     if (s->n_rows == 0) return ST_OK;
     if (s->n_ahead + 1 != s->config.n_stages)
         return errmsg_set(e, ST_PROTOCOL, "stage %u is to walk all layers and has borrowed none",
                           s->config.stage_i);
-    const span own = own_layers(s);
+    const layer_span own = own_layers(s);
     TRY(run_span(s, &own, e));
     for (uint32_t i = 0; i < s->n_ahead; i++) {
         const stretch *x = &s->ahead[i];
-        TRY(run_span(s, &(span){x->w->layer, &x->kv, x->begin, x->end}, e));
+        TRY(run_span(s, &(layer_span){x->w->layer, &x->kv, x->begin, x->end}, e));
     }
-    return end_layers(s, e);
+    return end_layers(s, poison, e);
 }

@@ -71,9 +71,6 @@ void weights_close(weights *w);
 
 /* --- lent and borrowed (common/loan.h): devices with memory of their own ---------------------- */
 
-/* Bytes of one allocation for all of them. */
-uint64_t weights_together_bytes(const weights_options *o);
-
 /* Weights that weights_open has put into one allocation at base: an entry for each tensor, at most
  * n_max of them. Returns how many. */
 uint32_t weights_entries(const weights *w, const weights_options *o, dev_ptr base, loan_entry *out,

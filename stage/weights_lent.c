@@ -4,41 +4,12 @@
 
 #include "kernels/loan.h"
 
-static bool is_matrix(const weight_item *item)
-{
-    return item->part->use == AS_MATRIX || item->part->use == AS_EMBEDDING;
-}
-
 static uint64_t bytes_on(const backend *b, const weight_item *item)
 {
     const gguf_tensor *t = item->t;
-    if (item->part->use == AS_HOST) return 0;
-    return is_matrix(item) ? b->weight_bytes(t->type, (uint32_t)t->dim[0], (uint32_t)t->dim[1]) : t->bytes;
-}
-
-typedef struct {
-    const weights_options *o;
-    uint64_t bytes;
-    bool has_embedding;
-} together;
-
-static status add_item(void *ctx, const weight_item *item, errmsg *e)
-{
-    (void)e;
-    together *x = ctx;
-    bool tied = item->part->use == AS_MATRIX && item->t == x->o->model->token_embd.t && x->has_embedding;
-    if (item->part->use == AS_EMBEDDING) x->has_embedding = true;
-    if (!tied) x->bytes += loan_aligned(bytes_on(x->o->backend, item));
-    return ST_OK;
-}
-
-uint64_t weights_together_bytes(const weights_options *o)
-{
-    together x = {.o = o};
-    errmsg never = {0};
-    status s = weights_visit(o, NULL, add_item, &x, &never);
-    CHECK(s == ST_OK);
-    return x.bytes;
+    if (item->part->use == AS_VECTOR) return t->bytes;
+    return item->part->use == AS_MATRIX ? b->weight_bytes(t->type, (uint32_t)t->dim[0], (uint32_t)t->dim[1])
+                                        : 0;
 }
 
 typedef struct {
@@ -52,7 +23,7 @@ static status list_item(void *ctx, const weight_item *item, errmsg *e)
     (void)e;
     listing *x = ctx;
     loan_entry entry = {0};
-    if (is_matrix(item)) {
+    if (item->part->use == AS_MATRIX) {
         const dev_weight *w = item->to;
         entry = (loan_entry){w->data.addr - x->base.addr, w->exponent, 0};
     } else if (item->part->use == AS_VECTOR) {
@@ -88,6 +59,7 @@ static status borrow_item(void *ctx, const weight_item *item, errmsg *e)
     if (x->n >= x->from->n_entries)
         return errmsg_set(e, ST_PROTOCOL, "weights are lent without tensor %s", t->name);
     const loan_entry *entry = &x->from->entry[x->n++];
+    CHECK(item->part->use != AS_EMBEDDING); /* the first stage's, which has it */
     if (item->part->use == AS_HOST) {
         const void *host;
         TRY(weights_map_item(x->w, x->o, item, &host, e));
@@ -99,7 +71,7 @@ static status borrow_item(void *ctx, const weight_item *item, errmsg *e)
         return errmsg_set(e, ST_PROTOCOL, "tensor %s is lent at %llu of %llu bytes", t->name,
                           (unsigned long long)entry->offset, (unsigned long long)x->from->bytes);
     dev_ptr at = dev_offset(x->from->base, entry->offset);
-    if (is_matrix(item))
+    if (item->part->use == AS_MATRIX)
         *(dev_weight *)item->to =
             (dev_weight){at, t->type, (uint32_t)t->dim[0], (uint32_t)t->dim[1], entry->exponent};
     else

@@ -58,9 +58,12 @@ static status open_edges(worker *w, errmsg *e)
     return s;
 }
 
-void worker_inject_recovery(worker *w)
+static status open_trace(worker *w, errmsg *e)
 {
-    if (inject_at(&w->injector, FAULT_AT_RECOVERY, FAULT_STEP_ANY)) w->corrupt_replay = true;
+    if (w->config.trace_fd == 0) return ST_OK;
+    TRY(trace_block_map(&w->traces, w->config.trace_fd, w->config.n_stages + 1, e));
+    w->trace = &w->traces->ring[w->stage_i];
+    return ST_OK;
 }
 
 static status map_loan(worker *w, errmsg *e)
@@ -72,18 +75,21 @@ static status map_loan(worker *w, errmsg *e)
     return loan_map(&w->loan, c->loan_fd, &at, e);
 }
 
-static status load(worker *w, const wire_config *c, errmsg *e)
+static status load_all(worker *w, const wire_config *c, errmsg *e)
 {
     w->config = *c;
     w->configured = true;
+    TRY(open_trace(w, e));
     if (strcmp(c->build, MEMRA_BUILD_ID) != 0) {
         return errmsg_set(e, ST_RESOURCES, "memra-pp is of build %s, memra-stage of build %s: install both "
                           "from one build", c->build, MEMRA_BUILD_ID);
     }
     set_state(w, STAGE_LOADING);
     TRY(inject_open(&w->injector, c->fault, c->stage_i, w->words, &w->stop, e));
-    w->corrupt_probe = inject_at(&w->injector, FAULT_AT_LOAD, FAULT_STEP_ANY);
-    if (w->epoch > 1) worker_inject_recovery(w);
+    uint32_t left;
+    TRY(worker_inject(w, FAULT_AT_LOAD, FAULT_STEP_ANY, &left, e));
+    w->corrupt_probe = has_fault(left, FAULT_CORRUPT);
+    if (w->epoch > 1) TRY(worker_inject_recovery(w, e));
     int fds[GGUF_FILES_MAX];
     for (uint32_t i = 0; i < c->n_model_fds; i++) fds[i] = c->model_fd[i];
     TRY(gguf_open_fds(&w->file, fds, c->n_model_fds, e));
@@ -131,11 +137,22 @@ static status borrow(worker *w, errmsg *e)
     return stage_borrow(w->body, epoch, e);
 }
 
+static status load(worker *w, const wire_config *c, errmsg *e)
+{
+    span loading = span_begin(TRACE_LOAD);
+    status s = load_all(w, c, e);
+    span_end(s == ST_OK ? w->trace : NULL, &loading, (trace_event){0});
+    return s;
+}
+
 static status probe(worker *w, errmsg *e)
 {
     set_state(w, STAGE_PROBING);
     TRY(borrow(w, e));
-    TRY(edges_connect(&w->edges, stage_hidden(w->body), w->corrupt_probe, e));
+    span probing = span_begin(TRACE_PROBE);
+    status s = edges_connect(&w->edges, stage_hidden(w->body), w->corrupt_probe, e);
+    span_end(s == ST_OK ? w->trace : NULL, &probing, (trace_event){0});
+    TRY(s);
     set_state(w, STAGE_READY);
     wire_probed p = {.n_probes = (uint32_t)atomic_load(&w->words->n_probes)};
     const edge *in = &w->edges.in;
@@ -167,22 +184,6 @@ static void leave_layers(worker *w)
     atomic_store_explicit(&w->words->inside, 0, memory_order_release);
 }
 
-status worker_flip_bit(worker *w)
-{
-    const backend *b = backend_get((device_kind)w->config.device);
-    backend_queue *q = stage_queue(w->body);
-    backend_event ev;
-    uint32_t bits;
-    dev_ptr at = stage_hidden(seam_last(&w->seam));
-    TRY(b->download(q, &bits, at, sizeof bits));
-    TRY(b->event_record(q, &ev));
-    TRY(b->event_wait(q, ev));
-    bits ^= 1u << 22;
-    TRY(b->upload(q, at, &bits, sizeof bits));
-    TRY(b->event_record(q, &ev));
-    return b->event_wait(q, ev);
-}
-
 static void add(_Atomic uint64_t *word, uint64_t n)
 {
     atomic_fetch_add_explicit(word, n, memory_order_relaxed);
@@ -193,6 +194,7 @@ typedef struct {
     uint64_t seq;
     uint32_t round, g, n_rows, n_live;
     wire_row *rows;
+    poison_mark *poison;
     bool prime;
     bool unsplit; /* the first stage walks for all */
 } piece;
@@ -203,22 +205,31 @@ static bool walks(const worker *w, const piece *x)
     return !x->unsplit || is_first(w);
 }
 
+static uint32_t first_live(const piece *x)
+{
+    uint32_t i = 0;
+    while ((x->rows[i].flags & ROW_LIVE) == 0) i++;
+    return i;
+}
 
-/* The layers, over rows of which one lives at least. */
+/* The layers, over rows of which one lives at least. A step without rows is neither prompt nor decode. */
 static status walk(worker *w, const piece *x, errmsg *e)
 {
-    bool corrupt = x->n_rows > 0 &&
-                   inject_at(&w->injector, x->prime ? FAULT_AT_PRIME : FAULT_AT_DECODE, x->seq);
-    if (x->n_rows > 0 && x->n_live == 0) return ST_OK;
+    uint32_t left;
+    if (x->n_rows == 0) return ST_OK;
+    TRY(worker_inject(w, x->prime ? FAULT_AT_PRIME : FAULT_AT_DECODE, x->seq, &left, e));
+    if (x->n_live == 0) return ST_OK;
+    bool corrupt = has_fault(left, FAULT_CORRUPT), nan = has_fault(left, FAULT_NAN), here = walks(w, x);
+    if (here) enter_layers(w);
     status s = ST_OK;
-    if (walks(w, x)) {
-        enter_layers(w);
-        if (is_first(w)) s = stage_embed(w->body, e);
-        if (s == ST_OK)
-            s = x->unsplit ? stage_walk_all(w->body, e) : seam_walk(&w->seam, x->n_rows, !corrupt, e);
+    if (is_first(w)) s = stage_embed(w->body, e);
+    if (s == ST_OK && nan) s = worker_put_nan(w, first_live(x));
+    if (s == ST_OK && here) {
+        s = x->unsplit ? stage_walk_all(w->body, x->poison, e)
+                       : seam_walk(&w->seam, x->n_rows, !corrupt, x->poison, e);
     }
     if (s == ST_OK && corrupt) s = worker_flip_bit(w);
-    if (walks(w, x)) leave_layers(w);
+    if (here) leave_layers(w);
     return s;
 }
 
@@ -263,6 +274,17 @@ static void count_piece(worker *w, const piece *x, uint64_t busy_ns)
     }
 }
 
+/* What a trace says of a piece, n rows of it. */
+static trace_event shown(const worker *w, const piece *x, uint32_t n_rows)
+{
+    return (trace_event){.seq = x->seq,
+                         .n_rows = n_rows,
+                         .round = x->round,
+                         .group = x->g,
+                         .slot = rounds_slot(&w->rounds, x->round, x->g),
+                         .of = w->config.edge_epoch};
+}
+
 /* What the rows are and hold, from the stage before: the last one, where they are fed to the first. */
 static status receive(worker *w, const piece *x, errmsg *e)
 {
@@ -272,22 +294,61 @@ static status receive(worker *w, const piece *x, errmsg *e)
                    .rows = x->rows,
                    .n_rows = x->n_rows,
                    .drawn = x->round > 0,
-                   .n_vocab = w->model->n_vocab};
+                   .n_vocab = w->model->n_vocab,
+                   .poison = x->poison};
     if (!fed) in.hidden = stage_hidden(w->body);
-    return edges_receive(&w->edges, &in, e);
+    span waiting = span_begin(TRACE_STARVED);
+    status s = edges_receive(&w->edges, &in, e);
+    trace_event of = shown(w, x, x->n_rows);
+    of.slot = in.slot;
+    if (fed) of.round--; /* the sender's */
+    span_end(s == ST_OK ? w->trace : NULL, &waiting, of);
+    return s;
 }
 
 static status send_on(worker *w, const piece *x, errmsg *e)
 {
     dev_ptr hidden = {0};
     if (!is_last(w)) hidden = stage_hidden(w->body);
-    return edges_send(&w->edges, rounds_slot(&w->rounds, x->round, x->g), x->seq, x->rows, x->n_rows,
-                      hidden, e);
+    span waiting = span_begin(TRACE_BLOCKED);
+    status s = edges_send(&w->edges, rounds_slot(&w->rounds, x->round, x->g), x->seq, x->rows, x->poison,
+                          x->n_rows, hidden, e);
+    span_end(s == ST_OK ? w->trace : NULL, &waiting, shown(w, x, x->n_rows));
+    return s;
+}
+
+/* The first marked row of each session: its rows are neighbours. */
+static status say_poisoned(worker *w, const piece *x, errmsg *e)
+{
+    for (uint32_t i = 0, said = WIRE_NONE; i < x->n_rows; i++) {
+        const wire_row *r = &x->rows[i];
+        if (x->poison[i] == 0 || (r->flags & ROW_LIVE) == 0 || r->branch == said) continue;
+        wire_poisoned p = {.session = r->session,
+                           .generation = r->generation,
+                           .branch = r->branch,
+                           .position = r->position,
+                           .stage = poison_stage(x->poison[i]),
+                           .in_logits = poison_in_logits(x->poison[i])};
+        TRY(worker_say(w, WIRE_POISONED, x->seq, &p, sizeof p, e));
+        said = r->branch;
+    }
+    return ST_OK;
+}
+
+/* Behind the send: the stage after is at work meanwhile. */
+static status keep_on(worker *w, const piece *x, errmsg *e)
+{
+    if (w->sent.map == NULL) return ST_OK;
+    span keeping = span_begin(TRACE_JOURNAL);
+    status s = keep_rows(&w->sent, w->body, backend_of(w), x->seq, x->rows, x->n_rows, e);
+    span_end(s == ST_OK ? w->trace : NULL, &keeping, shown(w, x, x->n_rows));
+    return s;
 }
 
 /* The last stage's end of a piece: the coordinator has the tokens first, then the first stage. */
 static status end_piece(worker *w, const piece *x, const wire_result *r, errmsg *e)
 {
+    TRY(say_poisoned(w, x, e));
     rounds_settle(&w->rounds, x->round, x->g);
     TRY(worker_say(w, WIRE_RESULT, x->seq, r, sizeof *r, e));
     rounds_advance(&w->rounds, x->g);
@@ -295,33 +356,50 @@ static status end_piece(worker *w, const piece *x, const wire_result *r, errmsg 
     return send_on(w, x, e);
 }
 
+static status head(worker *w, const piece *x, wire_result *r, errmsg *e)
+{
+    span drawing = span_begin(TRACE_HEAD);
+    status s = stage_head(seam_last(&w->seam), w->rounds.v.samplers, &w->results, x->seq, &r->n_rows,
+                          rounds_drawn(&w->rounds, x->g), x->poison, e);
+    span_end(s == ST_OK ? w->trace : NULL, &drawing, shown(w, x, r->n_rows));
+    return s;
+}
+
+/* Between the boundaries: the layers and the head. busy_ns: what the piece has taken before. */
+static status pass(worker *w, piece *x, wire_result *r, uint64_t busy_ns, errmsg *e)
+{
+    const wire_step *step = w->rounds.v.step;
+    bool verify = (step->flags & STEP_VERIFY) != 0;
+    span passing = span_begin(x->prime ? TRACE_PROMPT : verify ? TRACE_VERIFY : TRACE_DECODE);
+    status s = ST_OK;
+    if (x->round > 0) TRY_DONE(s, seam_rows(&w->seam, x->rows, x->n_rows, step->n_samplers, e));
+    x->n_live = rounds_live(&w->rounds, x->g);
+    TRY_DONE(s, walk(w, x, e));
+    if (is_last(w)) TRY_DONE(s, head(w, x, r, e));
+    count_piece(w, x, busy_ns + now_ns() - passing.begin_ns);
+done:
+    span_end(s == ST_OK ? w->trace : NULL, &passing, shown(w, x, x->n_live));
+    return s;
+}
+
 static status run_piece(worker *w, piece *x, errmsg *e)
 {
-    const step_view *v = &w->rounds.v;
+    const wire_step *step = w->rounds.v.step;
     bool linked = w->config.n_stages > 1, fed = x->round > 0;
-    uint64_t busy = 0, begin = now_ns();
+    uint64_t begin = now_ns();
     x->rows = rounds_group(&w->rounds, x->g, &x->n_rows);
+    x->poison = rounds_poison(&w->rounds, x->g);
     /* What the message says is put on the device while the rows are on their way. */
-    if (!fed) TRY(seam_rows(&w->seam, x->rows, x->n_rows, v->step->n_samplers, e));
-    busy = now_ns() - begin;
+    if (!fed) TRY(seam_rows(&w->seam, x->rows, x->n_rows, step->n_samplers, e));
+    uint64_t busy_ns = now_ns() - begin;
     if (linked && (fed || !is_first(w))) TRY(receive(w, x, e));
-    begin = now_ns();
-    if (fed) TRY(seam_rows(&w->seam, x->rows, x->n_rows, v->step->n_samplers, e));
-    x->n_live = rounds_live(&w->rounds, x->g);
-    TRY(walk(w, x, e));
     wire_result r = {.round = x->round, .group = x->g};
-    if (is_last(w)) {
-        TRY(stage_head(seam_last(&w->seam), v->samplers, &w->results, x->seq, &r.n_rows,
-                       rounds_drawn(&w->rounds, x->g), e));
-    }
-    count_piece(w, x, busy + now_ns() - begin);
+    TRY(pass(w, x, &r, busy_ns, e));
     if (is_last(w)) return end_piece(w, x, &r, e);
     keep_begin(&w->sent, w->body, x->rows, x->n_rows);
     TRY(send_on(w, x, e));
-    /* Behind the send: the stage after is at work meanwhile. Rows that have walked all layers are
-     * nothing to replay a stage with: their places stay void. */
-    if (!x->unsplit)
-        TRY(keep_rows(&w->sent, w->body, backend_of(w), x->seq, x->rows, x->n_rows, e));
+    /* Rows that have walked all layers are nothing to replay a stage with: their places stay void. */
+    if (!x->unsplit) TRY(keep_on(w, x, e));
     rounds_advance(&w->rounds, x->g);
     return ST_OK;
 }
@@ -378,6 +456,13 @@ static status handle(worker *w, const mail *m, errmsg *e)
     return errmsg_set(e, ST_PROTOCOL, "unexpected message %s", wire_kind_word(h->kind));
 }
 
+static status idle(worker *w, errmsg *e)
+{
+    uint32_t left;
+    if (atomic_load(&w->words->state) != STAGE_READY) return ST_OK;
+    return worker_inject(w, FAULT_AT_IDLE, FAULT_STEP_ANY, &left, e);
+}
+
 static void report(worker *w, const errmsg *e)
 {
     errmsg ignored = {0};
@@ -398,6 +483,8 @@ static void release(worker *w)
     journal_unmap(&w->sent);
     journal_unmap(&w->received);
     rounds_close(&w->rounds);
+    w->trace = NULL;
+    trace_block_unmap(w->traces);
     seam_close(&w->seam);
     loan_unmap(&w->loan);
     free(w->model);
@@ -410,13 +497,9 @@ static void *worker_main(void *arg)
     pthread_setname_np(pthread_self(), "worker");
     while (atomic_load_explicit(&w->stop, memory_order_acquire) == 0) {
         mail *m = mailbox_pop(&w->inbox, IDLE_MS);
-        if (m == NULL) {
-            if (!w->faulted && atomic_load(&w->words->state) == STAGE_READY)
-                inject_at(&w->injector, FAULT_AT_IDLE, FAULT_STEP_ANY);
-            continue;
-        }
         errmsg e = {0};
-        status s = w->faulted ? ST_OK : handle(w, m, &e);
+        status s = ST_OK;
+        if (!w->faulted) s = m != NULL ? handle(w, m, &e) : idle(w, &e);
         free(m);
         if (s != ST_OK && s != ST_CLOSED) {
             errmsg_set(&e, s, "stage %u: %s", w->stage_i, status_word(s));

@@ -194,7 +194,8 @@ static status answer(chat *c, uint32_t next, stop_reason *stop, errmsg *e)
     const generate_limits limits = {.n_max = c->q->n_max == UINT64_MAX ? UINT64_MAX : c->q->n_max - 1,
                                     .stop = ids,
                                     .n_stop = generate_stop_ids(c->words, ids),
-                                    .n_draft = c->q->n_draft};
+                                    .n_draft = c->q->n_draft,
+                                    .draft = c->q->draft};
     generation *g;
     errmsg ignored = {0};
     TRY(session_generate(c->s, next, &limits, &g, e));

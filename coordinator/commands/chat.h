@@ -20,6 +20,7 @@ typedef struct {
     bool special;          /* parse special tokens in lines */
     sampler_params sampler;
     uint32_t n_draft;      /* of generate_limits */
+    draft_source *draft;   /* likewise */
 } chat_request;
 
 /* Talk until the input ends. Takes SIGINT over from main's handler while it runs. ST_INTERRUPTED:

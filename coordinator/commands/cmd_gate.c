@@ -1,6 +1,7 @@
 /* gate: the program's own check that its output does not depend on how it was run. */
 #include "coordinator/gates/gate_pipe.h"
 #include "coordinator/shape/shape.h"
+#include "coordinator/trace/trace.h"
 
 #include "common/boundary.h"
 
@@ -27,7 +28,8 @@
     "  spec       plain decode = drafts verified, any depth, greedy and sampled\n"                  \
     "  prime      a prompt in one piece = in chunks of any sizes, forked, truncated\n"             \
     "  transport  bytes sent = bytes received: every edge, both slots\n"                           \
-    "  recovery   sessions undisturbed = while stages are killed at random moments\n"              \
+    "  recovery   sessions undisturbed = while stages are killed, stopped and hung at random\n"     \
+    "             moments: while prompts are primed, drafts verified, others replaced\n"            \
     "batch, spec and prime also walk unsplit, on the first stage alone, where the devices allow it.\n" \
     "Counters must show that each mechanism ran: rows, bytes and crossings of every boundary,\n"   \
     "chunks, probes, stages that met inside their layers, steps walked unsplit. With no --stages\n" \
@@ -137,6 +139,8 @@ int cmd_gate(int argc, char **argv)
     shape_options random = {0};
     uint32_t n_prompt = 0, n_decode = DECODE_DEFAULT, n_kills = KILLS_DEFAULT;
     uint64_t seed = SEED_DEFAULT;
+    common_options c;
+    const char *draft_path = NULL;
     const option own[] = {
         {"canary", 0, OPTION_FLAG, NULL, "break each mechanism on purpose; exits 1 when all is noticed",
          &canary, 0, 0},
@@ -146,13 +150,17 @@ int cmd_gate(int argc, char **argv)
         {"decode", 'n', OPTION_U32, "N",
          "steps each of greedy and sampled decode; three times as many deferred, 24 at least.\nDefault: 8",
          &n_decode, 1, DECODE_MAX},
-        {"kills", 0, OPTION_U32, "N", "recovery: stages killed, over all numbers of stages. Default: 30",
+        {"kills", 0, OPTION_U32, "N", "recovery: stages lost, over all numbers of stages: by\nSIGKILL, of ten one each by SIGSTOP and "
+         "by hanging, as the seed says. Default: 30",
          &n_kills, 1, KILLS_MAX},
+        {"draft-model", 0, OPTION_TEXT, "FILE",
+         "spec: the model that drafts in the arms where one does. Default: the model itself", &draft_path, 0,
+         0},
         {"seed", 0, OPTION_U64, "S", "of the random prompt and of sampling. Default: 42", &seed, 0, 0},
+        TRACE_OPTION(c),
         SHAPE_OPTIONS(random),
     };
     const uint32_t n_own = sizeof own / sizeof *own;
-    common_options c;
     const char *name[1];
     uint32_t n_names = 0, begin, end;
     errmsg e = {0};
@@ -168,6 +176,7 @@ int cmd_gate(int argc, char **argv)
                       .n_decode = n_decode,
                       .seed = seed,
                       .n_kills = n_kills,
+                      .draft_path = draft_path,
                       .report = &report};
     status s = n_names == 0 ? errmsg_set(&e, ST_USAGE, "which gate: " NAMES " or all?")
                             : find_gates(name[0], &begin, &end, &e);
@@ -178,7 +187,9 @@ int cmd_gate(int argc, char **argv)
     if (s == ST_OK) s = read_model(&g.model, &c, &e);
     if (s == ST_OK) s = fit_context(&g, n_prompt, &e);
     if (s == ST_OK) s = shape_ready(&random, &c, &e);
+    if (s == ST_OK) s = options_trace(&c, &e);
     if (s == ST_OK) s = run_gates(&g, begin, end, &e);
+    trace_close(c.trace);
     if (s != ST_OK) return command_failed(&e);
     return gate_report_verdict(&report, end - begin == 1 ? name[0] : NAMES);
 }

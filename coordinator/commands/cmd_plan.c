@@ -3,6 +3,7 @@
 #include "coordinator/machine/inventory.h"
 #include "coordinator/machine/placement.h"
 #include "coordinator/machine/unsplit.h"
+#include "coordinator/commands/draft_option.h"
 #include "coordinator/commands/output.h"
 #include "coordinator/commands/preview.h"
 #include "coordinator/shape/shape.h"
@@ -15,7 +16,8 @@
 #define ABOUT                                                                                      \
     "Prints where the model would be cut, and per stage its device, layers and bytes\n"            \
     "(weights, KV cache, scratch, the boundary slots it receives through, host memory of\n"        \
-    "its own with what any process takes), what the coordinator needs, and what is free.\n"        \
+    "its own with what any process takes), for each GPU all that its stages take there at\n"      \
+    "their peak, what the coordinator needs, and what is free.\n"                                 \
     "Nothing is started or allocated, also for a model that is only a --shape. Exit code 4: it\n"  \
     "does not fit. Weights are used from the file's mapping; the rest is allocated."
 
@@ -66,7 +68,7 @@ static status print_gpus(const plan *p, const gpu_list *gpus, errmsg *e)
         char a[OUTPUT_BYTES_TEXT], b[OUTPUT_BYTES_TEXT];
         uint64_t need = placement_gpu_bytes(p, gpus, gpus->at[i].ordinal);
         if (need == 0) continue;
-        TRY(output_line(e, "cuda:%u: at least %s, free: %s", gpus->at[i].ordinal,
+        TRY(output_line(e, "cuda:%u: %s, free: %s", gpus->at[i].ordinal,
                         output_bytes(a, need), output_bytes(b, gpus->at[i].memory_free_bytes)));
     }
     return ST_OK;
@@ -101,16 +103,39 @@ static status print_table(const preview *v, const doors *doors_, const gpu_list 
 static json_t *stage_json(const stage_plan *s, uint32_t i)
 {
     char device[INVENTORY_DEVICE_TEXT];
-    return json_pack("{s:i, s:s, s:[ii], s:I, s:I, s:I, s:I, s:I, s:I}", "stage", (int)i, "device",
+    return json_pack("{s:i, s:s, s:[ii], s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "stage", (int)i, "device",
                      inventory_device_text(device, s->device), "layers", (int)s->layer_begin,
                      (int)s->layer_end, "weights_bytes", (json_int_t)s->weights_bytes, "kv_bytes",
                      (json_int_t)s->kv_bytes, "scratch_bytes", (json_int_t)s->scratch_bytes,
                      "slots_bytes", (json_int_t)s->slots_bytes, "host_bytes",
-                     (json_int_t)s->host_bytes, "process_bytes", (json_int_t)s->process_bytes);
+                     (json_int_t)s->host_bytes, "process_bytes", (json_int_t)s->process_bytes,
+                     "device_bytes", (json_int_t)s->device_bytes);
+}
+
+/* The model that drafts, one stage of its own. */
+static status print_draft(const draft_option *o, errmsg *e)
+{
+    const stage_plan *s = &o->look.plan->stage[0];
+    const model_desc *m = o->look.model;
+    char device[INVENTORY_DEVICE_TEXT], b[5][OUTPUT_BYTES_TEXT];
+    return output_line(e, "draft model: %s, %u layers, %u wide, on %s: weights %s, kv %s, scratch %s, host %s; needs %s",
+                       m->arch, m->n_layers, m->n_embd, inventory_device_text(device, s->device),
+                       output_bytes(b[0], s->weights_bytes), output_bytes(b[1], s->kv_bytes),
+                       output_bytes(b[2], s->scratch_bytes),
+                       output_bytes(b[3], s->host_bytes + s->process_bytes),
+                       output_bytes(b[4], plan_needed_bytes(o->look.plan, m)));
+}
+
+static json_t *draft_json(const draft_option *o)
+{
+    if (o == NULL) return json_null();
+    return json_pack("{s:s, s:I, s:o, s:I}", "arch", o->look.model->arch, "n_layers",
+                     (json_int_t)o->look.model->n_layers, "stage", stage_json(&o->look.plan->stage[0], 0),
+                     "needs_bytes", (json_int_t)plan_needed_bytes(o->look.plan, o->look.model));
 }
 
 static status print_json(const preview *v, const doors *d, const gpu_list *gpus,
-                         uint64_t free_bytes, bool fits, errmsg *e)
+                         uint64_t free_bytes, const draft_option *draft, bool fits, errmsg *e)
 {
     const plan *p = v->plan;
     json_t *cuts = json_array(), *stages = json_array(), *boundaries = json_array();
@@ -139,10 +164,11 @@ static status print_json(const preview *v, const doors *d, const gpu_list *gpus,
                             "n_blocks", (json_int_t)p->n_blocks[KV_CLASS_GLOBAL], "n_window_blocks",
                             (json_int_t)p->n_blocks[KV_CLASS_WINDOW], "kv_type",
                             preview_kv_word(p));
-    json_t *rest = json_pack("{s:o, s:o, s:o, s:I, s:I, s:I, s:b, s:b}", "stages", stages, "boundaries",
+    json_t *rest = json_pack("{s:o, s:o, s:o, s:I, s:I, s:o, s:I, s:b, s:b}", "stages", stages, "boundaries",
                              boundaries, "host", host,
                              "total_bytes", (json_int_t)p->total_bytes, "weights_total_bytes",
-                             (json_int_t)p->weights_total_bytes, "memory_available_bytes",
+                             (json_int_t)p->weights_total_bytes, "draft", draft_json(draft),
+                             "memory_available_bytes",
                              (json_int_t)free_bytes, "sharded", (int)!p->gathered, "fits",
                              (int)fits);
     if (all == NULL || rest == NULL || json_object_update(all, rest) != 0) {
@@ -153,24 +179,30 @@ static status print_json(const preview *v, const doors *d, const gpu_list *gpus,
     return output_json(all, e);
 }
 
-static status make_plan(common_options *c, errmsg *e)
+static status make_plan(common_options *c, const char *draft_path, errmsg *e)
 {
     status s;
     preview v = {0};
+    draft_option draft = {0};
+    const draft_option *beside = draft_path != NULL ? &draft : NULL;
     errmsg fit = {0};
     gpu_list gpus;
-    TRY_DONE(s, placement_resolve(&c->doors, &gpus, e));
+    TRY_DONE(s, placement_resolve(&c->doors, &gpus, c->stage_program, e));
     TRY_DONE(s, preview_open(&v, c, e));
     TRY_DONE(s, unsplit_check(v.plan, &gpus, &c->doors, &c->doors.step, e));
     TRY_DONE(s, unsplit_check_shard(v.plan, &gpus, &c->doors, e));
     TRY_DONE(s, unsplit_check_streams(v.plan, &gpus, &c->doors, e));
+    if (beside != NULL) TRY_DONE(s, draft_option_look(&draft, draft_path, c, &v, e));
     uint64_t free_bytes = inventory_memory_available();
     status fits = placement_fits(v.plan, &gpus, &fit);
     if (fits == ST_OK) fits = plan_fits(v.plan, v.model, free_bytes, &fit);
-    TRY_DONE(s, c->json ? print_json(&v, &c->doors, &gpus, free_bytes, fits == ST_OK, e)
+    if (fits == ST_OK && beside != NULL) fits = draft_option_fits(&draft, &v, &fit);
+    TRY_DONE(s, c->json ? print_json(&v, &c->doors, &gpus, free_bytes, beside, fits == ST_OK, e)
                         : print_table(&v, &c->doors, &gpus, free_bytes, e));
+    if (beside != NULL && !c->json) TRY_DONE(s, print_draft(&draft, e));
     if (fits != ST_OK) s = errmsg_set(e, fits, "%s", fit.text);
 done:
+    draft_option_close(&draft);
     preview_close(&v);
     return s;
 }
@@ -178,7 +210,8 @@ done:
 int cmd_plan(int argc, char **argv)
 {
     shape_options random = {0};
-    const option own[] = {SHAPE_OPTIONS(random)};
+    const char *draft_path = NULL;
+    const option own[] = {DRAFT_MODEL_OPTION(draft_path), SHAPE_OPTIONS(random)};
     const uint32_t n_own = sizeof own / sizeof *own;
     common_options c;
     errmsg e = {0};
@@ -190,6 +223,6 @@ int cmd_plan(int argc, char **argv)
         return 0;
     }
     status s = shape_take(&random, &c, &e);
-    if (s == ST_OK) s = make_plan(&c, &e);
+    if (s == ST_OK) s = make_plan(&c, draft_path, &e);
     return s == ST_OK ? 0 : command_failed(&e);
 }

@@ -1,8 +1,10 @@
 /* run: a prompt continued. The text goes to standard output as it comes; everything that is said
  * about it goes to stderr. */
 #include "coordinator/commands/chat.h"
+#include "coordinator/commands/draft_option.h"
 #include "coordinator/commands/generate.h"
 #include "coordinator/commands/output.h"
+#include "coordinator/trace/trace.h"
 
 #include <inttypes.h>
 #include <jansson.h>
@@ -11,6 +13,7 @@
 #include <string.h>
 
 #define N_DEFAULT 256
+#define N_DRAFT_DEFAULT 8u
 
 #define USAGE "run [-m FILE] [-p TEXT | -f FILE] [-n N] [-i] [options]"
 #define ABOUT                                                                                      \
@@ -34,7 +37,7 @@
     "an empty one continues the answer; /clear forgets everything."
 
 typedef struct {
-    const char *text, *file;
+    const char *text, *file, *draft_model;
     int64_t n;
     uint32_t n_draft;
     bool special, interactive;
@@ -102,18 +105,49 @@ static void log_last(const generate_request *q, const generate_result *r)
              q->n_tokens, q->n_tokens == 1 ? "" : "s", generate_prompt_rate(q, r), r->n_generated,
              r->n_generated == 1 ? "" : "s", generate_step_rate(r), stop_reason_word(r->stop),
              text);
-    if (q->n_draft > 0)
+    if (r->drafts.n_verifies > 0)
         log_info("drafts: %" PRIu64 " of %" PRIu64 " tokens accepted, in %" PRIu64 " steps",
                  r->drafts.n_accepted, r->drafts.n_drafted, r->drafts.n_verifies);
 }
 
 /* --- the command ---------------------------------------------------------------------------- */
 
+/* What runs: the model, and the one that drafts for it, if there is one. */
+typedef struct {
+    pipeline *p;
+    draft_option option;
+    draft_model *drafts;
+} models;
+
+static draft_source *source_of(const models *m)
+{
+    return m->drafts != NULL ? draft_model_source(m->drafts) : NULL;
+}
+
 static status open_pipeline(pipeline **out, const common_options *c, const preview *v, errmsg *e)
 {
     TRY(banner_open(out, c, e));
     if (pipeline_model(*out)->n_vocab == v->model->n_vocab) return ST_OK;
     return errmsg_set(e, ST_BAD_MODEL, "%s changed while it was opened", c->model);
+}
+
+/* Everything that can be refused is, before anything starts. */
+static status open_models(models *m, const common_options *c, const run_options *o, const preview *v,
+                          errmsg *e)
+{
+    *m = (models){0};
+    if (o->draft_model != NULL && o->n_draft == 0)
+        return errmsg_set(e, ST_USAGE, "--draft 0 leaves nothing to do for --draft-model");
+    if (o->draft_model != NULL) TRY(draft_option_open(&m->option, o->draft_model, c, v, e));
+    TRY(open_pipeline(&m->p, c, v, e));
+    return o->draft_model != NULL ? draft_option_start(&m->drafts, &m->option, e) : ST_OK;
+}
+
+static void close_models(models *m)
+{
+    if (m->p != NULL) pipeline_close(m->p);
+    draft_model_close(m->drafts);
+    draft_option_close(&m->option);
 }
 
 static status check_interactive(const common_options *c, const run_options *o, errmsg *e)
@@ -127,15 +161,16 @@ static status check_interactive(const common_options *c, const run_options *o, e
 static status interact(const common_options *c, const run_options *o, const preview *v,
                        const prompt *text, errmsg *e)
 {
-    const chat_request q = {.opening = text,
-                            .n_max = o->n < 0 ? UINT64_MAX : (uint64_t)o->n,
-                            .special = o->special,
-                            .sampler = o->sampler,
-                            .n_draft = o->n_draft};
-    pipeline *p = NULL;
-    status s = open_pipeline(&p, c, v, e);
-    if (s == ST_OK) s = chat_run(p, v->words, &q, e);
-    if (p != NULL) pipeline_close(p);
+    chat_request q = {.opening = text,
+                      .n_max = o->n < 0 ? UINT64_MAX : (uint64_t)o->n,
+                      .special = o->special,
+                      .sampler = o->sampler,
+                      .n_draft = o->n_draft};
+    models m;
+    status s = open_models(&m, c, o, v, e);
+    q.draft = source_of(&m);
+    if (s == ST_OK) s = chat_run(m.p, v->words, &q, e);
+    close_models(&m);
     return s;
 }
 
@@ -144,7 +179,7 @@ static status run(const common_options *c, const run_options *o, errmsg *e)
     status s;
     prompt text = {0};
     preview v = {0};
-    pipeline *p = NULL;
+    models m = {0};
     uint32_t *tokens = NULL;
     generate_request q = {.text = &text,
                           .sampler = o->sampler,
@@ -163,13 +198,14 @@ static status run(const common_options *c, const run_options *o, errmsg *e)
     }
     TRY_DONE(s, encode(&v, &text, o->special, &tokens, &q.n_tokens, e));
     q.tokens = tokens;
-    TRY_DONE(s, open_pipeline(&p, c, &v, e));
-    TRY_DONE(s, generate(&r, p, v.words, &q, e));
+    TRY_DONE(s, open_models(&m, c, o, &v, e));
+    q.draft = source_of(&m);
+    TRY_DONE(s, generate(&r, m.p, v.words, &q, e));
     if (q.json) TRY_DONE(s, print_last_json(&q, &r, e));
     log_last(&q, &r);
     if (r.stop == STOP_INTERRUPTED) s = errmsg_set(e, ST_INTERRUPTED, "interrupted");
 done:
-    if (p != NULL) pipeline_close(p);
+    close_models(&m);
     free(tokens);
     preview_close(&v);
     prompt_free(&text);
@@ -179,12 +215,14 @@ done:
 int cmd_run(int argc, char **argv)
 {
     run_options o = {.n = N_DEFAULT,
+                     .n_draft = N_DRAFT_DEFAULT,
                      .sampler = {.temperature = 0.8f,
                                  .top_k = 40,
                                  .top_p = 0.95f,
                                  .min_p = 0.05f,
                                  .repetition_penalty = 1,
                                  .penalty_last_n = 64}};
+    common_options c;
     sampler_params *p = &o.sampler;
     const option own[] = {
         {"prompt", 'p', OPTION_TEXT, "TEXT", "the prompt, plain text. Default: empty", &o.text, 0,
@@ -196,9 +234,10 @@ int cmd_run(int argc, char **argv)
          "text, the prompt is processed; -1: until EOS or the context is full. Default: 256",
          &o.n, -1, (double)INT64_MAX},
         {"draft", 0, OPTION_U32, "N",
-         "verify up to N drafted tokens per step, 16 at most, found by what followed the same tokens "
-         "before; used only where that measures faster, and the text is the same. Default: 0, none",
+         "verify up to N drafted tokens per step, 16 at most, only where that measures faster: finding "
+         "out takes a 256th of the time. The text is the same. 0: none. Default: 8",
          &o.n_draft, 0, GENERATE_DRAFT_MAX},
+        DRAFT_MODEL_OPTION(o.draft_model),
         {"interactive", 'i', OPTION_FLAG, NULL, "lines from standard input, a session over turns",
          &o.interactive, 0, 0},
         {"special", 0, OPTION_FLAG, NULL,
@@ -222,8 +261,8 @@ int cmd_run(int argc, char **argv)
          &p->penalty_last_n, 0, SAMPLER_HISTORY_MAX},
         {"seed", 0, OPTION_U64, "S", "of the random draws, the same at every start. Default: 0",
          &p->seed, 0, 0},
+        TRACE_OPTION(c),
     };
-    common_options c;
     errmsg e = {0};
     uint32_t n_own = sizeof own / sizeof own[0];
     if (options_parse(argc, argv, own, n_own, &c, NULL, 0, NULL, &e) != ST_OK) {
@@ -233,5 +272,8 @@ int cmd_run(int argc, char **argv)
         options_help(USAGE, ABOUT, own, n_own);
         return 0;
     }
-    return run(&c, &o, &e) == ST_OK ? 0 : command_failed(&e);
+    status s = options_trace(&c, &e);
+    if (s == ST_OK) s = run(&c, &o, &e);
+    trace_close(c.trace);
+    return s == ST_OK ? 0 : command_failed(&e);
 }

@@ -96,7 +96,8 @@ static status decode(generate_result *out, session *one, const tokenizer *words,
     const generate_limits limits = {.n_max = r->n_max == UINT64_MAX ? r->n_max : r->n_max - 1,
                                     .stop = stop,
                                     .n_stop = generate_stop_ids(words, stop),
-                                    .n_draft = r->n_draft};
+                                    .n_draft = r->n_draft,
+                                    .draft = r->draft};
     generation *g;
     errmsg ignored = {0};
     TRY(session_generate(one, next, &limits, &g, e));

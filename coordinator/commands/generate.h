@@ -24,6 +24,7 @@ typedef struct {
     uint64_t n_max; /* tokens to generate; UINT64_MAX: until EOS or the context is full */
     sampler_params sampler;
     uint32_t n_draft; /* of generate_limits */
+    draft_source *draft; /* likewise */
     bool json;
 } generate_request;
 

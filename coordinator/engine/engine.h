@@ -10,25 +10,27 @@
 #include "common/wire.h"
 #include "coordinator/engine/child.h"
 #include "coordinator/engine/chunk.h"
-#include "coordinator/engine/draft.h"
+#include "coordinator/engine/guesses.h"
 #include "coordinator/engine/mirror.h"
 #include "coordinator/engine/prefix.h"
 #include "coordinator/machine/gpus.h"
 #include "coordinator/pipeline.h"
 #include "coordinator/engine/rundir.h"
+#include "coordinator/trace/trace.h"
+#include "coordinator/engine/worth.h"
 
 #include <pthread.h>
 
-/* What steps of generations took of late, by rows (verify.c). */
-#define VERIFY_CELLS 64u
+/* Speculation, over all generations (verify.c). */
 typedef struct {
-    double round_ns[VERIFY_CELLS];  /* a round of a free-running step; 0: not known */
-    double step_ns[VERIFY_CELLS];   /* a step that verifies */
-    uint64_t landed_ns;             /* when the last of these came back */
-    bool on;                        /* drafts were worth it when there were some last */
-    uint32_t n_dry;                 /* steps since then */
+    worth worth;
+    uint64_t landed_ns;         /* when the last step of generations came back */
+    uint32_t n_dry;             /* steps since there was a draft */
+    guess_record record;
+    uint64_t held_ns;           /* generations wait for drafts since then; 0: they do not */
+    bool allowed;               /* drafts that cost have had their allowance */
     draft_counts counts;
-} verify_costs;
+} verify_state;
 
 typedef enum {
     PHASE_STARTING, /* processes spawned, weights loading */
@@ -66,17 +68,20 @@ typedef struct {
     bool empty;                 /* its KV is not what the steps in flight need: replay */
     bool mute;                  /* a message could not be sent to it */
     uint32_t n_bad;             /* messages of this incarnation that failed their check */
+    uint64_t n_bad_all;         /* of all incarnations */
     uint32_t n_replayed;        /* answers to the replay in hand */
     uint64_t applied_seq;       /* as it said when it was quiet */
     /* the loss in hand, and the losses so far */
     errmsg why;
     int lost_pid;
     uint64_t lost_ns, reaped_ns, start_at_ns;
+    uint64_t lost_limit_ns;     /* it had stood still for so long; 0: it ended */
     uint64_t lost_at_ns[RESTARTS_MAX]; /* the last ones, by number */
     uint64_t n_lost;
     /* supervision: what was seen last and for how long it has not changed */
     uint64_t seen_progress, seen_heartbeat;
     uint64_t still_progress_ns, still_heartbeat_ns;
+    uint64_t broken_limit_ns;   /* the limit that it was found to have passed; 0: none */
 } stage_slot;
 
 /* What a session asks for: tokens to append, results wanted. Owned by the caller that waits for it,
@@ -99,6 +104,7 @@ typedef struct request {
     bool finished, dropped;
     bool unreserved;            /* its KV blocks are still to be taken */
     bool restores;              /* session.restore: nobody waits for it */
+    errmsg why;                 /* it was ended with its session */
     generation *generation;     /* tokens are drawn and applied until it ends; the counts above are
                                  * not used then */
     pthread_cond_t done;
@@ -115,10 +121,7 @@ struct generation {
     uint64_t n_drawn, n_taken, n_room;
     generate_end end;
     bool cancelled;             /* ends when its rows in flight have come back */
-    draft_index *index;         /* prompt lookup; NULL: not used */
-    uint32_t draft[GENERATE_DRAFT_MAX], n_draft; /* what may follow input */
-    uint64_t drafted_at;        /* n_drawn when that was asked for; UINT64_MAX: never */
-    double hit;                 /* share of drafted tokens that were drawn, of late */
+    guesses guesses;            /* what may follow input */
 };
 
 struct pending {
@@ -135,6 +138,7 @@ typedef struct {
     uint32_t n_rows;
     uint32_t rounds, n_drawn;
     bool dead;                  /* its live bit was cleared */
+    bool poisoned;              /* a generation's: the row after those that drew holds NaN */
     uint32_t token;             /* of the round in hand, as it came back, checked */
     uint32_t drawn[1 + GENERATE_DRAFT_MAX]; /* the same, of a step that verified */
 } flight_part;
@@ -161,7 +165,11 @@ typedef struct {
     uint32_t rounds, n_groups, group_end[WIRE_GROUPS_MAX];
     uint32_t n_pieces;          /* groups of all rounds that have come back, since it was issued */
     uint32_t n_taken;           /* those whose results were taken: no fewer when it is issued again */
-    uint64_t issued_ns;
+    uint64_t issued_ns, first_round_ns; /* the latter: when that was back */
+    uint64_t held_ns;           /* generations had waited for drafts since then; 0: had not */
+    worth_crowd crowd;          /* generations: of so many that it is one share */
+    bool short_for_drafts;      /* its rounds are few, so that drafts are looked for soon */
+    bool alone;                 /* nothing but steps of generations was in flight with it */
     uint64_t ops_end;           /* operations put that it, or a step before it, carries */
     flight_part *part;          /* [parts_max] */
     flight_result *result;      /* [results_max] */
@@ -208,6 +216,9 @@ struct session {
     uint64_t ticket, waits_since; /* order of arrival; admissions when it began to wait */
     uint64_t used;              /* when it was last asked for something */
     uint64_t counted;           /* batch.c: the last count that has seen it */
+    bool poisoned;              /* a row in flight was found to hold NaN or infinity: */
+    wire_poisoned poison;       /* the one of the lowest position */
+    errmsg ended;               /* why it was ended; ST_OK: it goes on */
 };
 
 /* Rows that lost stages must know again, on their way (replay.c). */
@@ -260,6 +271,7 @@ struct pipeline {
     int loan_fd;                /* what stages lend each other; -1: nothing */
     uint32_t loans;             /* LOAN_..: what for */
     run_block *block;
+    trace_run *trace;           /* NULL: none is written */
     readback results;
     unsigned char *frame;       /* for messages in and out */
     uint64_t frame_bytes;
@@ -287,7 +299,7 @@ struct pipeline {
     uint32_t n_flights, window, parts_max, results_max;
     uint32_t next_slot;         /* of the next crossing */
     uint64_t round_ns;          /* what a round took last; 0: not known */
-    verify_costs verify;
+    verify_state verify;
     chunk_costs chunk_costs;
     wire_kv_op *kv_ops;         /* to go with the next steps, in order; grows */
     uint32_t n_kv_ops, kv_ops_room;
@@ -304,7 +316,7 @@ struct pipeline {
     session *waiting;           /* those that wait for KV */
     struct opening *openings;   /* callers that wait for a free session */
     uint64_t n_tickets, n_admitted, n_uses;
-    uint64_t n_shared_rows, n_pauses, n_restored_rows;
+    uint64_t n_shared_rows, n_pauses, n_restored_rows, n_poisoned;
     bool *branch_used;          /* [n_sessions] */
     uint32_t *branch_generation;
     uint32_t next_session_id, n_sessions;
@@ -393,11 +405,15 @@ bool turn_given_up(pipeline *p);
 bool turn_take(pipeline *p, bool unsplit, bool wanted);
 
 /* --- verify.c: drafts, and when they are worth a step ------------------------------------------------- */
-/* A generation with drafts begins: look for them soon. */
-void verify_begin(pipeline *p);
-/* Choose parts for f, a step that verifies, beside n_flying of its kind; false: none, as the ready
- * generations are faster without. */
-bool verify_choose(pipeline *p, flight *f, uint32_t n_flying);
+/* A generation with drafts begins. */
+void verify_begin(generation *g);
+typedef enum {
+    VERIFY_STEP,    /* f is a step that verifies */
+    VERIFY_ROUNDS,  /* the ready generations are faster without */
+    VERIFY_SOON     /* drafts are on their way: nothing now */
+} verify_choice;
+/* Choose parts for f, an empty flight, beside n_flying that verify. */
+verify_choice verify_choose(pipeline *p, flight *f, uint32_t n_flying);
 /* Every row of f, a step of generations, is back. */
 void verify_landed(pipeline *p, const flight *f);
 
@@ -439,11 +455,25 @@ void schedule_withdraw(pipeline *p, generation *g);
 void schedule_end_all(pipeline *p); /* every request is finished, with p->failure */
 void schedule_release(pipeline *p);
 
+/* --- poison.c: sessions that hold NaN or infinity end -------------------------------------------------- */
+/* The last stage says that a row holds it. ST_PROTOCOL: no session that there is has such a row. */
+MUST_USE status poison_found(pipeline *p, const wire_poisoned *found, errmsg *e);
+/* Whether s has such a row at or below this position. */
+static inline bool poison_covers(const session *s, uint64_t position)
+{
+    return s->poisoned && s->poison.position <= position;
+}
+/* A step with rows of r, a request of s, has landed; its rows up to position `last` count. Whether s has
+ * ended, by one of them or before: r is then finished, if nothing more of it is in flight, and is
+ * not to be touched. */
+MUST_USE bool poison_ends(pipeline *p, session *s, request *r, uint64_t last);
+
 /* --- results.c: results in --------------------------------------------------------------------------- */
 MUST_USE status schedule_result(pipeline *p, uint64_t seq, const wire_result *r, errmsg *e);
 
 /* --- session.c: what the files of the API share; lock held ------------------------------------------- */
 MUST_USE status session_serves(const pipeline *p, errmsg *e); /* the pipeline's failure, if it has one */
+MUST_USE status session_goes_on(const session *s, errmsg *e); /* that, or why the session was ended */
 void session_quiet(session *s); /* wait until everything it asked for is done */
 
 /* --- generation.c: sessions that go on by themselves ----------------------------------------------- */

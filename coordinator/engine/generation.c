@@ -55,7 +55,7 @@ status generation_landed(generation *g, uint64_t position, uint32_t n_rows, bool
 static status check(const session *s, uint32_t token, const generate_limits *l, errmsg *e)
 {
     const pipeline *p = s->p;
-    TRY(session_serves(p, e));
+    TRY(session_goes_on(s, e));
     if (s->generating) return errmsg_set(e, ST_USAGE, "the session generates: close that first");
     if (token >= p->model->n_vocab) {
         return errmsg_set(e, ST_USAGE, "token %u is not in the vocabulary of %u", token,
@@ -79,10 +79,7 @@ static generation *make(session *s, uint32_t token, const generate_limits *l)
     uint64_t context = s->p->plan.n_ctx - s->position;
     g->n_room = l->n_max < context ? l->n_max : context;
     g->tokens = malloc((g->n_room + 1) * sizeof *g->tokens);
-    bool looks_up = l->n_draft > 0 && l->draft == NULL;
-    if (looks_up) g->index = draft_index_open(s->p->plan.n_ctx);
-    if (g->tokens == NULL || (looks_up && g->index == NULL)) {
-        free(g->tokens);
+    if (g->tokens == NULL) {
         free(g);
         return NULL;
     }
@@ -93,8 +90,6 @@ static generation *make(session *s, uint32_t token, const generate_limits *l)
     g->stops.n = l->n_stop;
     if (l->n_stop > 0) memcpy(g->stops.id, l->stop, l->n_stop * sizeof *l->stop);
     g->input = token;
-    g->drafted_at = UINT64_MAX;
-    g->hit = 0.5; /* nobody knows yet */
     pthread_cond_init(&g->r.done, NULL);
     return g;
 }
@@ -114,7 +109,7 @@ status session_generate(session *s, uint32_t token, const generate_limits *l, ge
         g->r.finished = true;
     } else if (st == ST_OK) {
         s->tokens[s->position] = token;
-        if (l->n_draft > 0) verify_begin(p);
+        if (l->n_draft > 0) verify_begin(g);
         s->used = ++p->n_uses;
         s->n_queued++;
         schedule_add(p, &g->r);
@@ -125,10 +120,11 @@ status session_generate(session *s, uint32_t token, const generate_limits *l, ge
     return st;
 }
 
-/* Ended without an end of its own: the pipeline failed. Lock held. */
+/* Ended without an end of its own: its session was ended, or the pipeline failed. Lock held. */
 static status failed(const generation *g, errmsg *e)
 {
     if (!g->r.finished || g->end != GENERATE_RUNS) return ST_OK;
+    if (g->r.why.code != ST_OK) return errmsg_set(e, g->r.why.code, "%s", g->r.why.text);
     status st = session_serves(g->p, e);
     return st != ST_OK ? st : errmsg_set(e, ST_CLOSED, "the generation was ended");
 }
@@ -196,7 +192,7 @@ status generation_close(generation *g, errmsg *e)
     pthread_mutex_unlock(&p->lock);
     if (st == ST_OK && n_over > 0) st = session_truncate(s, keep, e);
     pthread_cond_destroy(&g->r.done);
-    draft_index_close(g->index);
+    guesses_leave(&g->guesses);
     free(g->tokens);
     free(g);
     return st;

@@ -122,6 +122,9 @@ static void clear(flight *f)
 {
     f->seq = 0;
     f->prime = f->free_running = f->verify = f->unsplit = false;
+    f->short_for_drafts = f->alone = false;
+    f->crowd = (worth_crowd){0};
+    f->held_ns = 0;
     f->n_parts = f->n_rows = f->n_results = f->n_pieces = f->n_taken = 0;
     f->rounds = f->n_groups = 1;
     f->group_end[0] = 0;
@@ -193,7 +196,7 @@ static uint32_t put_drafts(const flight_part *part, draft *d, uint32_t n)
     const session *s = part->r->session;
     uint32_t sampler_i = put_sampler(d, s);
     for (uint32_t k = 0; k < part->n_rows; k++, n++) {
-        d->rows[n] = row_of(s, s->steps + k, part->first + k, k == 0 ? g->input : g->draft[k - 1]);
+        d->rows[n] = row_of(s, s->steps + k, part->first + k, k == 0 ? g->input : g->guesses.token[k - 1]);
         d->rows[n].flags |= ROW_SAMPLE;
         d->rows[n].sampler_i = sampler_i;
     }
@@ -350,6 +353,7 @@ status schedule_reissue(pipeline *p, errmsg *e)
         if (next == NULL) return ST_OK;
         last = next->seq;
         next->n_pieces = 0;
+        next->alone = false; /* its time is not its own */
         next->issued_ns = now_ns();
         for (uint32_t s = 0; s < p->n_stages; s++)
             TRY(launch_send(p, s, WIRE_STEP, next->seq, next->body, next->body_bytes, e));
@@ -377,8 +381,8 @@ void schedule_end_all(pipeline *p)
         for (uint32_t k = 0; f->seq != 0 && k < f->n_parts; k++) {
             request *r = f->part[k].r;
             if (--r->n_steps > 0) continue;
-            if (flight_generates(f)) schedule_remove_first(r->session);
-            if (flight_generates(f) || r->n_issued == r->n_tokens) schedule_finish(p, r);
+            if (r->session->first == r && r->generation != NULL) schedule_remove_first(r->session);
+            if (r->generation != NULL || r->why.code != ST_OK || r->n_issued == r->n_tokens) schedule_finish(p, r);
         }
         f->seq = 0;
     }

@@ -40,6 +40,7 @@ typedef struct {
     uint32_t n_prompt, n_decode; /* tokens */
     uint64_t seed;               /* of the prompt's random ids and of sampling */
     uint32_t n_kills;            /* recovery: over all numbers of stages */
+    const char *draft_path;      /* spec: the model that drafts; NULL: the model itself */
     gate_report *report;
 } gate_context;
 

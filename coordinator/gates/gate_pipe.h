@@ -14,6 +14,7 @@ typedef struct {
 /* How an arm differs from the plain way. All zero: it does not. */
 typedef struct {
     const char *fault; /* MEMRA_PP_FAULT; NULL: none */
+    const char *called; /* of pipeline_options */
     transport_kind transport;
     signal_kind signal;
     uint32_t n_chunk;    /* rows of the largest step; 0: the gate's prompt */
@@ -21,6 +22,7 @@ typedef struct {
     uint32_t restarts;   /* of a stage; 0: a lost stage is the arm's red */
     bool unsplit;        /* arms may ask for unsplit walks */
     bool one_stream;     /* MEMRA_PP_STREAMS=0 */
+    uint32_t hang_ms;    /* at most so long may a stage stand still; 0: as asked */
 } gate_setup;
 
 #define GATE_CUTS_ALL_MAX    64u /* --stages N: all cuts of N while there are so few */

@@ -21,7 +21,7 @@ void gate_arm_again(gate_arm *a)
     a->n_rows = a->n_values = a->n_tokens = 0;
     a->crossings = a->bytes = a->chunks = a->overlaps = 0;
     a->batches = a->prime_batches = a->rounds = 0;
-    a->verifies = a->drafted = a->accepted = 0;
+    a->verifies = a->drafted = a->accepted = a->shared_rows = 0;
 }
 
 void gate_arm_red(gate_arm *a, const char *format, ...)
@@ -93,6 +93,7 @@ static void print_done(FILE *to, const gate_arm *a)
     print_count(to, &between, a->verifies, "verify step", "verify steps");
     print_count(to, &between, a->drafted, "draft", "drafts");
     print_count(to, &between, a->accepted, "accepted", "accepted");
+    print_count(to, &between, a->shared_rows, "row shared", "rows shared");
     print_count(to, &between, a->unsplit, "unsplit step", "unsplit steps");
     if (a->tries > 1) fprintf(to, " in %u tries", a->tries);
 }
@@ -126,8 +127,8 @@ static json_t *arm_object(const gate_arm *a)
                      (json_int_t)a->overlaps, "probes", (json_int_t)a->probes, "batches",
                      (json_int_t)a->batches, "prompt_batches", (json_int_t)a->prime_batches, "rounds",
                      (json_int_t)a->rounds, "verify_steps", (json_int_t)a->verifies, "drafted",
-                     (json_int_t)a->drafted, "accepted", (json_int_t)a->accepted, "unsplit_steps",
-                     (json_int_t)a->unsplit);
+                     (json_int_t)a->drafted, "accepted", (json_int_t)a->accepted,
+                     "shared_rows", (json_int_t)a->shared_rows, "unsplit_steps", (json_int_t)a->unsplit);
 }
 
 static void print_object(FILE *to, json_t *o)

@@ -7,12 +7,18 @@
  *   K=1, 2, 4, 8, greedy and sampled   one session; each step verifies up to K drafts
  *   K=4, sampled, unsplit              on the first stage alone (MEMRA_SPEC_PP=0, MEMRA_BATCH_PP=0)
  *   K=4, together                      both, and a plain one, each driven by a thread of its own
+ *   K=4, by a model                    greedy and sampled together, drafted by the model that was
+ *                                      named, or by this one again, in a pipeline of its own
+ *   K=4, by a model that is killed     the same
  *
- * The drafts are the reference's tokens, wrong at fixed places, so that some are accepted and some
- * are not, and an arm in which either did not happen is red. Counters must show that every stage
- * walked the steps that verified, and no rows but the tokens drawn and the drafts that were wrong. */
+ * The drafts are the reference's tokens (or a model's), wrong at fixed places, so that some are
+ * accepted and some are not, and an arm in which either did not happen is red; a model that drafts for
+ * itself must have every other draft accepted. Counters must show that every stage walked the steps
+ * that verified, and no rows but the tokens drawn and the drafts that were wrong. */
 #include "coordinator/commands/random_tokens.h"
+#include "coordinator/draft_model.h"
 #include "coordinator/gates/gate_count.h"
+#include "coordinator/gates/gate_drafts.h"
 #include "coordinator/gates/gate_pipe.h"
 #include "coordinator/gates/gate_record.h"
 #include "coordinator/gates/gate_run.h"
@@ -32,6 +38,7 @@ typedef struct {
     uint32_t *prompt;                     /* [n_prompt + N_SESSIONS]: each begins one later */
     uint32_t *truth, *drawn;              /* [N_SESSIONS, 1 + n_drawn]: after the prompt */
     gate_record reference, got;           /* the steps: N_SESSIONS * n_decode rows */
+    uint64_t n_right;                     /* of the walk: drafts that must have been right */
 } work;
 
 /* How sessions [begin, end) are walked. */
@@ -43,6 +50,9 @@ typedef struct {
     bool all_wrong;    /* canaries: no draft is right */
     bool no_drafts;    /* none is verified */
     bool keeps_wrong;  /* a wrong draft stays in the session as if it had been drawn */
+    bool by_model;     /* drafts are a model's, */
+    bool killed;       /* whose process is killed on the way */
+    bool model_keeps_wrong; /* canary: rejected drafts stay in its sessions */
 } way;
 
 /* One session's thread. */
@@ -50,6 +60,7 @@ typedef struct {
     work *w;
     pipeline *p;
     const way *how;
+    gate_drafts drafts;
     uint32_t i;
     status result;
     errmsg why;
@@ -68,27 +79,6 @@ static sampler_params sampler_of(const work *w, uint32_t i)
     return s;
 }
 
-/* --- drafts ------------------------------------------------------------------------------------------ */
-
-/* Right for up to seven tokens on end, wrong with one right token between, in turn. */
-static bool is_wrong(const way *how, uint32_t at)
-{
-    return how->all_wrong || at % 11 == 3 || at % 11 == 5;
-}
-
-static uint32_t guess(void *ctx, const uint32_t *tokens, uint64_t n, uint32_t *out, uint32_t room)
-{
-    const walker *x = ctx;
-    const uint32_t *truth = tokens_of(x->w, x->w->truth, x->i);
-    uint32_t at = (uint32_t)(n - 1) - x->w->g->n_prompt; /* of the last token in truth */
-    (void)tokens;
-    for (uint32_t k = 0; k < room; k++) {
-        uint32_t next = at + 1 + k <= x->w->n_drawn ? truth[at + 1 + k] : 0;
-        out[k] = is_wrong(x->how, at + 1 + k) ? (next + 1) % x->w->g->model.n_vocab : next;
-    }
-    return room;
-}
-
 /* --- one session ------------------------------------------------------------------------------------- */
 
 static status step_tokens(const work *w, session *s, uint32_t *drawn, errmsg *e)
@@ -103,8 +93,7 @@ static status generate_tokens(walker *x, session *s, uint32_t *drawn, errmsg *e)
     generate_limits l = {.n_max = n,
                          .n_draft = x->i == 2 || x->how->no_drafts ? 0 : x->how->depth,
                          .draft_always = true,
-                         .draft = guess,
-                         .draft_ctx = x};
+                         .draft = &x->drafts.source};
     generation *g;
     errmsg ignored = {0};
     TRY(session_generate(s, drawn[0], &l, &g, e));
@@ -157,7 +146,16 @@ static step_doors doors_of(const work *w, bool unsplit)
     return d;
 }
 
-static status walk(work *w, pipeline *p, const way *how, errmsg *e)
+static gate_drafts drafts_of(work *w, const way *how, uint32_t i, draft_model *by)
+{
+    gate_drafts d = gate_drafts_of(tokens_of(w, w->truth, i), w->g->n_prompt, w->n_drawn,
+                                   by != NULL ? draft_model_source(by) : NULL);
+    d.all_wrong = how->all_wrong;
+    d.keeps_wrong = how->model_keeps_wrong;
+    return d;
+}
+
+static status walk(work *w, pipeline *p, const way *how, draft_model *by, errmsg *e)
 {
     walker x[N_SESSIONS];
     pthread_t thread[N_SESSIONS];
@@ -166,13 +164,15 @@ static status walk(work *w, pipeline *p, const way *how, errmsg *e)
     TRY(pipeline_set_step_doors(p, &d, e));
     gate_record_clear(&w->got);
     for (uint32_t i = how->begin; i < how->end; i++) {
-        x[i] = (walker){.w = w, .p = p, .how = how, .i = i};
+        x[i] = (walker){.w = w, .p = p, .how = how, .drafts = drafts_of(w, how, i, by), .i = i};
         if (!how->stepped) started[i] = pthread_create(&thread[i], NULL, walker_main, &x[i]) == 0;
         if (!started[i]) walker_main(&x[i]);
     }
     status st = ST_OK;
+    w->n_right = 0;
     for (uint32_t i = how->begin; i < how->end; i++) {
         if (started[i]) pthread_join(thread[i], NULL);
+        w->n_right += x[i].drafts.n_right;
         if (st == ST_OK && x[i].result != ST_OK) st = errmsg_set(e, x[i].result, "%s", x[i].why.text);
     }
     return st;
@@ -225,22 +225,64 @@ static void check_counts(gate_arm *a, work *w, pipeline *p, const gate_counts *b
         gate_arm_red(a, "no draft was accepted, of %llu", (unsigned long long)c.n_drafted);
     else if (c.n_accepted == c.n_drafted)
         gate_arm_red(a, "no draft was rejected, of %llu", (unsigned long long)c.n_drafted);
+    else if (how->by_model && w->g->draft_path == NULL && c.n_accepted != w->n_right)
+        gate_arm_red(a, "the model drafted for itself, and %llu drafts were accepted of %llu that are right",
+                     (unsigned long long)c.n_accepted, (unsigned long long)w->n_right);
+}
+
+/* The model that drafts, in one stage. */
+static status open_drafts(draft_model **out, const work *w, const way *how, errmsg *e)
+{
+    const gate_cuts one = gate_cuts_even(1);
+    const gate_setup setup = {.fault = how->killed ? "stage=0,at=decode,kind=kill" : NULL,
+                              .called = "draft model",
+                              .n_sessions = N_SESSIONS + 1,
+                              .restarts = how->killed ? 1 : 0};
+    gate_context g = *w->g;
+    common_options other = *g.common;
+    pipeline *p;
+    *out = NULL;
+    if (!how->by_model) return ST_OK;
+    if (g.draft_path != NULL) {
+        other.model = g.model_path = g.draft_path;
+        other.model_fd = 0;
+        g.common = &other;
+    }
+    TRY(gate_pipe_open(&p, &g, &one, &setup, e));
+    status s = draft_model_open(out, p, e);
+    if (s == ST_OK && pipeline_model(p)->n_vocab != g.model.n_vocab)
+        s = errmsg_set(e, ST_BAD_MODEL, "--draft-model %s has %u tokens, %s has %u: it cannot draft for it",
+                       g.draft_path, pipeline_model(p)->n_vocab, w->g->model_path, g.model.n_vocab);
+    if (*out == NULL) pipeline_close(p);
+    return s;
+}
+
+static void close_drafts(gate_arm *a, const way *how, draft_model *by)
+{
+    stage_snapshot t;
+    if (by == NULL) return;
+    pipeline_stage(draft_model_pipeline(by), 0, &t);
+    if (how->killed && t.n_lost == 0) gate_arm_red(a, "the process of the draft model was not killed");
+    draft_model_close(by);
 }
 
 static status arm_run(work *w, pipeline *p, gate_arm *a, uint32_t n_stages, const way *how, errmsg *e)
 {
     gate_counts before;
     draft_counts c0;
+    draft_model *by;
     errmsg why = {0};
     gate_arm_again(a);
     a->cuts = pipeline_plan(p)->cuts;
     gate_counts_take(&before, p);
     pipeline_drafts(p, &c0);
-    status s = walk(w, p, how, &why);
+    status s = open_drafts(&by, w, how, &why);
+    if (s == ST_OK) s = walk(w, p, how, by, &why);
     if (s == ST_OK) {
         compare(a, w, how);
         check_counts(a, w, p, &before, &c0, n_stages, how);
     }
+    close_drafts(a, how, by);
     return gate_arm_ended(a, s, &why, e);
 }
 
@@ -265,7 +307,11 @@ static status arms_run(void *ctx, pipeline *p, errmsg *e)
         const way alone = {.begin = 1, .end = 2, .depth = TOGETHER_DEPTH, .unsplit = true};
         TRY(arm_report(w, p, &alone, "sampled, unsplit", e));
     }
-    return arm_report(w, p, &(way){.end = N_SESSIONS, .depth = TOGETHER_DEPTH}, "together", e);
+    TRY(arm_report(w, p, &(way){.end = N_SESSIONS, .depth = TOGETHER_DEPTH}, "together", e));
+    way by_model = {.end = 2, .depth = TOGETHER_DEPTH, .by_model = true};
+    TRY(arm_report(w, p, &by_model, "by a model", e));
+    by_model.killed = true;
+    return arm_report(w, p, &by_model, "by a model that is killed", e);
 }
 
 /* --- pipelines --------------------------------------------------------------------------------------- */
@@ -282,7 +328,7 @@ static status reference_walk(void *ctx, pipeline *p, gate_arm *a, errmsg *e)
     a->cuts = pipeline_plan(p)->cuts;
     gate_counts_take(&before, p);
     pipeline_drafts(p, &c0);
-    TRY(walk(w, p, &plain, e));
+    TRY(walk(w, p, &plain, NULL, e));
     gate_record_swap(&w->got, &w->reference);
     memcpy(w->truth, w->drawn, (uint64_t)N_SESSIONS * (1 + w->n_drawn) * sizeof *w->truth);
     check_counts(a, w, p, &before, &c0, 1, &plain);
@@ -308,6 +354,9 @@ static const canary canaries[] = {
      .because = "differ"},
     {.broken = "no draft is right", SAMPLED, .how.all_wrong = true,
      .because = "no draft was accepted"},
+    {.broken = "rejected drafts stay in the draft model's sessions", SAMPLED, .how.by_model = true,
+     .how.model_keeps_wrong = true,
+     .because = "drafted for itself"},
     {.broken = "tokens are drawn one by one where drafts should be verified", SAMPLED,
      .how.no_drafts = true,
      .because = "no step verified drafts"},

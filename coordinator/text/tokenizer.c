@@ -168,3 +168,18 @@ uint32_t tokenizer_n(const tokenizer *t)
 {
     return t->v.n;
 }
+
+static bool same_piece(const piece *a, const piece *b)
+{
+    return a->bytes == b->bytes && a->type == b->type && memcmp(a->text, b->text, a->bytes) == 0;
+}
+
+bool tokenizer_same(const tokenizer *a, const tokenizer *b, uint32_t *at)
+{
+    uint32_t n = a->v.n < b->v.n ? a->v.n : b->v.n;
+    *at = UINT32_MAX;
+    if (a->kind != b->kind) return false;
+    for (*at = 0; *at < n; (*at)++)
+        if (!same_piece(&a->v.piece[*at], &b->v.piece[*at])) return false;
+    return a->v.n == b->v.n;
+}

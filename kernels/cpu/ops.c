@@ -1,6 +1,8 @@
 /* The ops without KV: each cuts its outputs between the threads and calls the ISA table. */
 #include "kernels/cpu/device.h"
 
+#include "common/fmath.h"
+
 #include <string.h>
 
 /* Values per cut of an element-wise op: whole cache lines. */
@@ -142,6 +144,36 @@ status cpu_matmul(backend_queue *q, dev_ptr out, const dev_weight *w, dev_ptr x,
     return ST_OK;
 }
 
+typedef struct {
+    const rope_waves *waves;
+    const uint32_t *position;
+    float *cos, *sin;
+    uint32_t n_rows;
+} angles;
+
+static void angles_part(void *arg, uint32_t part_i, uint32_t n_parts)
+{
+    const angles *a = arg;
+    const double *frequency = host_of(a->waves->frequency), by = a->waves->magnitude;
+    uint64_t begin, end, n_pairs = a->waves->n_pairs;
+    pool_range(a->n_rows * n_pairs, VALUES_UNIT, part_i, n_parts, &begin, &end);
+    for (uint64_t i = begin; i < end; i++) {
+        double s, c;
+        fm_sincos((double)a->position[i / n_pairs] * frequency[i % n_pairs], &s, &c);
+        a->cos[i] = (float)(c * by);
+        a->sin[i] = (float)(s * by);
+    }
+}
+
+status cpu_rope_angles(backend_queue *q, dev_ptr cos, dev_ptr sin, const rope_waves *w,
+                       dev_ptr position, uint32_t n_rows)
+{
+    const backend_device *d = q->device;
+    angles a = {w, host_of(position), host_of(cos), host_of(sin), n_rows};
+    pool_run(d->threads, angles_part, &a, device_n_parts(d, (uint64_t)n_rows * w->n_pairs * 32));
+    return ST_OK;
+}
+
 static void rope_part(void *arg, uint32_t part_i, uint32_t n_parts)
 {
     const op *o = arg;
@@ -224,5 +256,36 @@ status cpu_check_finite(backend_queue *q, dev_ptr flags, dev_ptr x, uint32_t n, 
 {
     op o = {.d = q->device, .flags = host_of(flags), .x = host_of(x), .n = n, .n_rows = n_rows};
     run(&o, check_finite_part, (uint64_t)n_rows * n / 16);
+    return ST_OK;
+}
+
+/* What the row's next walk begins with. */
+static void feed(const sample_args *a, const sample_row *row, const sample_result *r)
+{
+    bool goes_on = r->status == ST_OK && row->ends == 0;
+    for (uint32_t i = 0; i < row->n_stops; i++)
+        goes_on = goes_on && row->stop[i] != r->token;
+    uint32_t *tokens = host_of(a->tokens);
+    uint8_t *live = host_of(a->live);
+    if (tokens != NULL) tokens[row->row_i] = r->status == ST_OK ? r->token : 0;
+    if (live != NULL && !goes_on) live[row->row_i] = 0;
+}
+
+status cpu_sample(backend_queue *q, dev_ptr out, dev_ptr logits, const sample_args *a,
+                  uint32_t n_rows)
+{
+    (void)q;
+    const sample_row *rows = host_of(a->rows);
+    const uint8_t *flags = host_of(a->flags);
+    sample_result *results = host_of(out);
+    for (uint32_t r = 0; r < n_rows; r++) {
+        const sample_row *row = &rows[r];
+        const float *l = (const float *)host_of(logits) + (uint64_t)r * a->n_vocab;
+        sample_result x = {.poisoned = flags[row->row_i]};
+        x.status = (uint32_t)sampler_draw(&x.token, l, a->n_vocab, &row->params, row->history,
+                                          row->n_history, row->position, host_of(a->scratch));
+        feed(a, row, &x);
+        results[r] = x;
+    }
     return ST_OK;
 }

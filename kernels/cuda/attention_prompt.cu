@@ -2,14 +2,16 @@
 // attention_core.cuh on warpgroups. A block takes 128 rows of one query head: one thread of its first
 // warpgroup lets the copy engine fill a ring with the cells' keys and values in turn, the other two
 // take 64 rows each. They use the tensor core in turns, so that one weighs while the other multiplies.
-// Scores, weights and sums of a cell stay in registers, what cells have made so far in shared memory.
+// Queries, scores, weights and sums of a cell stay in registers, what cells have made so far in shared
+// memory. The first cells are on their way while queries are made.
 // Two query heads of one KV head are a cluster: each block brings both of them half of the boxes.
 #include "kernels/cuda/attention_core.cuh"
 #include "kernels/cuda/hopper.cuh"
 
 static constexpr uint32_t ROWS = 128, BOX_KEYS = CORE_BLOCK, BLOCKS = CORE_CELL / CORE_BLOCK;
 static constexpr uint32_t OUTSIDE = 1u << 30; // rows of a pool's map: what begins there is zero
-static constexpr uint32_t TURN = 1, BOTH = 3; // barriers: a turn of warpgroup 0, of 1; both meet
+// Barriers: a turn of warpgroup 0, of 1; both meet; rows are looked at, for those who fetch, for all.
+static constexpr uint32_t TURN = 1, BOTH = 3, LOOKED = 4, READY = 5;
 
 struct prompt_attention_args {
     CUtensorMap k, v; // rows of n_head: pools as [n_blocks * n_kv_heads * 64, n_head]
@@ -20,18 +22,20 @@ struct prompt_attention_args {
     float scale;
 };
 
+// A slot holds a part of a cell: 64 values of the head of all keys, or all values of as many keys as
+// fit. A cell's parts of keys come first.
 template <uint32_t HEAD> struct ring_of {
-    static constexpr uint32_t halves = HEAD / 64; // boxes of 64 values beside each other
-    static constexpr uint32_t box_bytes = BOX_KEYS * 128, half_bytes = BLOCKS * box_bytes;
-    static constexpr uint32_t bytes = halves * half_bytes; // one cell's keys, or values
-    static constexpr uint32_t slots = HEAD == 128 ? 2 : 4;
-    static constexpr uint32_t q_bytes = ROWS * HEAD * 2, o_bytes = ROWS * HEAD * 4;
-    static constexpr uint32_t shared_bytes = 1024 + slots * bytes + q_bytes + o_bytes;
+    static constexpr uint32_t parts = HEAD / 64; // of keys, and of values
+    static constexpr uint32_t part_keys = CORE_CELL / parts; // of values
+    static constexpr uint32_t box_bytes = BOX_KEYS * 128, bytes = BLOCKS * box_bytes;
+    static constexpr uint32_t slots = HEAD == 128 ? 5 : 6;
+    static constexpr uint32_t o_bytes = ROWS * HEAD * 4; // queries wait there too, at first
+    static constexpr uint32_t shared_bytes = 1024 + slots * bytes + o_bytes;
 };
 
 struct prompt_state
 {
-    uint64_t full[4], empty[4];
+    uint64_t full[6], empty[6];
     uint32_t begins[ROWS / 32], lives[ROWS / 32]; // bits by row: a run begins; live
     uint32_t first[ROWS], last[ROWS];
     float natural[ROWS];
@@ -99,23 +103,29 @@ static __device__ void fetch_cells(const prompt_attention_args &a, prompt_state 
                 row[b] = seen ? (table[p / CORE_BLOCK] * a.kv.n_kv_heads + kv_head) * CORE_BLOCK
                               : OUTSIDE;
             }
-#pragma unroll
-            for (uint32_t i = 0; i < 2; i++) {
+            for (uint32_t i = 0; i < 2 * ring::parts; i++) {
+                bool of_keys = i < ring::parts;
+                uint32_t part = of_keys ? i : i - ring::parts;
                 char *to = slots + at.slot * ring::bytes;
                 uint64_t *full = st.full + at.slot;
                 barrier_wait(st.empty + at.slot, at.parity);
                 barrier_expect(full, ring::bytes);
 #pragma unroll
-                for (uint32_t b = 0; b < BLOCKS; b++) {
+                for (uint32_t box = 0; box < BLOCKS; box++) {
+                    // Keys: blocks of the part's values. Values: the part's blocks, 64 values each.
+                    constexpr uint32_t part_blocks = BLOCKS / ring::parts;
+                    uint32_t column = of_keys ? part : box / part_blocks;
+                    uint32_t block = of_keys ? box : part * part_blocks + box % part_blocks;
+                    uint32_t from = row[0];
 #pragma unroll
-                    for (uint32_t h = 0; h < ring::halves; h++) {
-                        char *box = to + h * ring::half_bytes + b * ring::box_bytes;
-                        const CUtensorMap *map = i == 0 ? &a.k : &a.v;
-                        if (TOGETHER == 1)
-                            fetch_box(box, map, h * 64, row[b], full);
-                        else if (b % 2 == rank)
-                            fetch_box_to(box, map, h * 64, row[b], full, 3);
-                    }
+                    for (uint32_t b = 1; b < BLOCKS; b++)
+                        from = block == b ? row[b] : from;
+                    const CUtensorMap *map = of_keys ? &a.k : &a.v;
+                    char *at_box = to + box * ring::box_bytes;
+                    if (TOGETHER == 1)
+                        fetch_box(at_box, map, column * 64, from, full);
+                    else if (box % 2 == rank)
+                        fetch_box_to(at_box, map, column * 64, from, full, 3);
                 }
                 at.next(ring::slots);
             }
@@ -150,6 +160,22 @@ static __device__ void put_queries(const prompt_attention_args &a, prompt_state 
         for (uint32_t j = 0; j < EACH; j += 2)
             *(uint32_t *)(to + j * 2) = scaled_pair(v[j], v[j + 1], pow2(exponent));
     }
+}
+
+// The warp's queries as first operands.
+template <uint32_t HEAD>
+static __device__ __forceinline__ void take_queries(uint32_t (&q)[HEAD / 4], const char *qs,
+                                                    uint32_t warp_row)
+{
+    uint32_t lane = threadIdx.x % 32;
+    const char *from = qs + (warp_row / 8 + lane / 8 % 2) * (HEAD / 8 * 128) + lane / 16 * 128 +
+                       lane % 8 * 16;
+#pragma unroll
+    for (uint32_t t = 0; t < HEAD / 16; t++)
+        asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+                     : "=r"(q[t * 4]), "=r"(q[t * 4 + 1]), "=r"(q[t * 4 + 2]), "=r"(q[t * 4 + 3])
+                     : "r"(shared_address(from + t * 256))
+                     : "memory");
 }
 
 // What the thread's two rows have met; what they see and their scales are in shared memory, and what
@@ -247,6 +273,18 @@ static __device__ __forceinline__ void join(const prompt_state &st, const run_of
             row.l[h] = l[h];
         }
     }
+    if (__all_sync(~0u, in[0] && in[1] && row.any[0] && row.any[1])) { // as below; most of all
+#pragma unroll
+        for (uint32_t i = 0; i < N / 4; i++) {
+            float4 x = o[i * 128];
+            x.x = __fmaf_rn(c[i * 4], wb[0], __fmul_rn(x.x, wa[0]));
+            x.y = __fmaf_rn(c[i * 4 + 1], wb[0], __fmul_rn(x.y, wa[0]));
+            x.z = __fmaf_rn(c[i * 4 + 2], wb[1], __fmul_rn(x.z, wa[1]));
+            x.w = __fmaf_rn(c[i * 4 + 3], wb[1], __fmul_rn(x.w, wa[1]));
+            o[i * 128] = x;
+        }
+        return;
+    }
 #pragma unroll
     for (uint32_t i = 0; i < N / 4; i++) {
         float4 x = o[i * 128];
@@ -274,28 +312,52 @@ template <uint32_t TOGETHER> static __device__ __forceinline__ void release(uint
     }
 }
 
-// Values of the cell's keys past the last that is seen may be anything; they become zero.
+// Values of the cell's keys past the last that is seen may be anything; they become zero. The cell's
+// parts begin at slot `at`.
 template <uint32_t HEAD>
-static __device__ void clear_unseen(char *values, uint32_t n_seen)
+static __device__ void clear_unseen(prompt_state &st, char *slots, ring_place at, uint32_t n_seen)
 {
-    uint32_t n = (CORE_CELL - n_seen) * 8;
-    for (uint32_t i = threadIdx.x - 128; i < n * ring_of<HEAD>::halves; i += 256)
-        *(uint4 *)(values + i / n * ring_of<HEAD>::half_bytes + n_seen * 128 + i % n * 16) =
-            make_uint4(0, 0, 0, 0);
+    using ring = ring_of<HEAD>;
+    for (uint32_t part = 0; part < ring::parts; part++) {
+        char *values = slots + at.slot * ring::bytes;
+        barrier_wait(st.full + at.slot, at.parity);
+        for (uint32_t i = threadIdx.x - 128; i < ring::bytes / 16; i += 256) {
+            uint32_t key = part * ring::part_keys + i / 8 % ring::part_keys;
+            if (key >= n_seen) *(uint4 *)(values + i * 16) = make_uint4(0, 0, 0, 0);
+        }
+        at.next(ring::slots);
+    }
     written_for_wgmma();
     threads_meet(BOTH, 256);
 }
 
+// The slots of a product's parts, from the first on, as its groups of steps end.
+template <uint32_t PARTS, uint32_t TOGETHER>
+static __device__ __forceinline__ void release_parts(prompt_state &st, ring_place first, uint32_t slots)
+{
+    if (PARTS == 2) {
+        wgmma_wait<1>();
+        release<TOGETHER>(st.empty + first.slot);
+        first.next(slots);
+    }
+    wgmma_wait<0>();
+    release<TOGETHER>(st.empty + first.slot);
+}
+
 template <uint32_t HEAD, uint32_t TOGETHER>
-static __device__ void attend(const prompt_attention_args &a, prompt_state &st, const char *qs,
-                              char *slots, float4 *sums, uint32_t row0, uint32_t head)
+static __device__ void attend(const prompt_attention_args &a, prompt_state &st, char *slots,
+                              char *sums, uint32_t row0, uint32_t head)
 {
     using ring = ring_of<HEAD>;
     uint32_t group = threadIdx.x / 128 - 1, lane = threadIdx.x % 32;
-    uint32_t t0 = group * 64 + threadIdx.x / 32 % 4 * 16 + lane / 4;
-    float4 *o = sums + group * (HEAD / 8 * 128) + threadIdx.x % 128;
+    uint32_t warp_row = group * 64 + threadIdx.x / 32 % 4 * 16, t0 = warp_row + lane / 4;
+    float4 *o = (float4 *)sums + group * (HEAD / 8 * 128) + threadIdx.x % 128;
+    uint32_t q[HEAD / 4];
     ring_place at = {0, 0};
     run_of run;
+    __syncwarp(); // the warp's queries are there
+    take_queries<HEAD>(q, sums, warp_row);
+    threads_meet(READY, 384); // sums take their place
     if (group == 1) threads_arrive(TURN, 256); // the first turn is group 0's
     for (uint32_t from = 0; next_run(st, from, &run); from = run.end) {
         uint2 seen[2] = {seen_by(st, run, t0), seen_by(st, run, t0 + 8)};
@@ -306,6 +368,7 @@ static __device__ void attend(const prompt_attention_args &a, prompt_state &st, 
         for (uint32_t cell = run.first / CORE_CELL; cell <= run.last / CORE_CELL; cell++) {
             float s[128], m[2], l[2];
             uint32_t e[64];
+            ring_place first = at;
 #pragma unroll
             for (uint32_t i = 0; i < 128; i++)
                 s[i] = 0;
@@ -313,18 +376,24 @@ static __device__ void attend(const prompt_attention_args &a, prompt_state &st, 
             threads_meet(TURN + group, 256);
             wgmma_settle(s);
             wgmma_begin();
-            uint64_t q = operand_at(qs + group * (64 / 8) * (HEAD / 8 * 128), 128, HEAD / 8 * 128);
 #pragma unroll
-            for (uint32_t t = 0; t < HEAD / 16; t++) {
-                const char *keys = slots + at.slot * ring::bytes + t / 4 * ring::half_bytes;
-                wgmma(s, operand_further(q, t * 256), swizzled_at(keys + t % 4 * 32, 16));
+            for (uint32_t part = 0; part < ring::parts; part++) {
+                const char *keys = slots + at.slot * ring::bytes;
+                if (part > 0) {
+                    barrier_wait(st.full + at.slot, at.parity);
+                    wgmma_begin();
+                }
+#pragma unroll
+                for (uint32_t t = 0; t < 4; t++) {
+                    uint32_t *qt = q + (part * 4 + t) * 4;
+                    wgmma_rows_from(s, qt[0], qt[1], qt[2], qt[3], swizzled_at(keys + t * 32, 16));
+                }
+                wgmma_commit();
+                at.next(ring::slots);
             }
-            wgmma_commit();
             threads_arrive(TURN + 1 - group, 256);
-            wgmma_wait<0>();
+            release_parts<ring::parts, TOGETHER>(st, first, ring::slots);
             wgmma_settle(s);
-            release<TOGETHER>(st.empty + at.slot);
-            at.next(ring::slots);
 
             bool whole = cell * CORE_CELL >= all_first && cell * CORE_CELL + 255 <= all_last;
             weigh(st, run, t0, s, e, m, l, cell, whole);
@@ -333,23 +402,32 @@ static __device__ void attend(const prompt_attention_args &a, prompt_state &st, 
 #pragma unroll
             for (uint32_t i = 0; i < HEAD / 2; i++)
                 c[i] = 0;
-            barrier_wait(st.full + at.slot, at.parity);
-            char *values = slots + at.slot * ring::bytes;
+            first = at;
             if (run.last < cell * CORE_CELL + 255)
-                clear_unseen<HEAD>(values, run.last + 1 - cell * CORE_CELL);
+                clear_unseen<HEAD>(st, slots, at, run.last + 1 - cell * CORE_CELL);
+            barrier_wait(st.full + at.slot, at.parity);
             threads_meet(TURN + group, 256);
             wgmma_settle(c);
             wgmma_begin();
 #pragma unroll
-            for (uint32_t t = 0; t < 16; t++)
-                wgmma_from(c, e[t * 4], e[t * 4 + 1], e[t * 4 + 2], e[t * 4 + 3],
-                           swizzled_at(values + t * 16 * 128, ring::half_bytes));
-            wgmma_commit();
+            for (uint32_t part = 0; part < ring::parts; part++) {
+                const char *values = slots + at.slot * ring::bytes;
+                if (part > 0) {
+                    barrier_wait(st.full + at.slot, at.parity);
+                    wgmma_begin();
+                }
+#pragma unroll
+                for (uint32_t t = 0; t < 16 / ring::parts; t++) {
+                    uint32_t *et = e + (part * (16 / ring::parts) + t) * 4;
+                    wgmma_from(c, et[0], et[1], et[2], et[3],
+                               swizzled_at(values + t * 16 * 128, ring::part_keys * 128));
+                }
+                wgmma_commit();
+                at.next(ring::slots);
+            }
             threads_arrive(TURN + 1 - group, 256);
-            wgmma_wait<0>();
+            release_parts<ring::parts, TOGETHER>(st, first, ring::slots);
             wgmma_settle(c);
-            release<TOGETHER>(st.empty + at.slot);
-            at.next(ring::slots);
             join(st, run, t0, o, c, row, m, l, cell);
         }
         float *to = a.out + ((uint64_t)(row0 + t0) * a.n_heads + head) * HEAD + lane % 4 * 2;
@@ -373,8 +451,8 @@ static __global__ void __launch_bounds__(384, 1)
     using ring = ring_of<HEAD>;
     extern __shared__ char shared[];
     __shared__ prompt_state st;
-    char *slots = shared + (-shared_address(shared) & 1023), *qs = slots + ring::slots * ring::bytes;
-    float4 *sums = (float4 *)(qs + ring::q_bytes);
+    char *slots = shared + (-shared_address(shared) & 1023);
+    char *sums = slots + ring::slots * ring::bytes; // at first, the queries
     uint32_t head = blockIdx.x, kv_head = head / (a.n_heads / a.kv.n_kv_heads);
     uint32_t row0 = (gridDim.y - 1 - blockIdx.y) * ROWS; // the last rows see most: they begin first
     uint32_t group = threadIdx.x / 128;
@@ -389,22 +467,19 @@ static __global__ void __launch_bounds__(384, 1)
     kernel_begin();
     if (group == 0) {
         look_at_rows(a, st, row0);
+        threads_arrive(READY, 384);
+        threads_meet(LOOKED, 128);
         uint32_t r = row0 + threadIdx.x;
         if (r < a.n_rows && a.kv.live[r] == 0) { // unused, but never left over
             for (uint32_t d = 0; d < HEAD; d++)
                 a.out[((uint64_t)r * a.n_heads + head) * HEAD + d] = 0;
         }
-    } else {
-        put_queries<HEAD>(a, st, qs, row0, (threadIdx.x / 32 - 4) * 16, head);
-        written_for_wgmma();
-    }
-    __syncthreads();
-    if (group == 0) {
         registers_less<24>();
         if (threadIdx.x == 0) fetch_cells<HEAD, TOGETHER>(a, st, slots, row0, kv_head);
     } else {
+        put_queries<HEAD>(a, st, sums, row0, (threadIdx.x / 32 - 4) * 16, head);
         registers_more<240>();
-        attend<HEAD, TOGETHER>(a, st, qs, slots, sums, row0, head);
+        attend<HEAD, TOGETHER>(a, st, slots, sums, row0, head);
     }
     if (TOGETHER == 1) return;
     __syncwarp();

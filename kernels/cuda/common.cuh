@@ -184,15 +184,15 @@ __device__ __forceinline__ uint32_t scaled_pair(float a, float b, float scale)
     return *reinterpret_cast<uint32_t *>(&v);
 }
 
-// Eight neighbours likewise: a core matrix's row.
+// Eight neighbours likewise.
 __device__ __forceinline__ uint4 chunk_of(const float v[8], float scale)
 {
     return make_uint4(scaled_pair(v[0], v[1], scale), scaled_pair(v[2], v[3], scale),
                       scaled_pair(v[4], v[5], scale), scaled_pair(v[6], v[7], scale));
 }
 
-// Row r, held by a block's 256 threads, v[j] being values (j * 256 + thread) * 8 on: prepared as chunks of
-// n_chunks, with its exponent. largest: of the thread's magnitudes.
+// Row r, held by a block's 256 threads, v[j] being values (j * 256 + thread) * 8 on: prepared as n_chunks
+// chunks, with its exponent. largest: of the thread's magnitudes.
 template <uint32_t EACH>
 __device__ __forceinline__ void put_prepared(uint4 *prepared, int32_t *exponents, uint32_t r,
                                              uint32_t n_chunks, const float (&v)[EACH][8],
@@ -201,11 +201,11 @@ __device__ __forceinline__ void put_prepared(uint4 *prepared, int32_t *exponents
     int exponent = cuda_scale_exponent(block_max(largest, room));
     float scale = pow2(exponent);
     if (threadIdx.x == 0) exponents[r] = exponent;
-    uint4 *to = prepared + (uint64_t)(r / 8) * n_chunks * 8 + r % 8;
+    uint4 *to = prepared + (uint64_t)r * n_chunks;
 #pragma unroll
     for (uint32_t j = 0; j < EACH; j++) {
         uint32_t c = j * 256 + threadIdx.x;
-        if (c < n_chunks) to[c * 8] = chunk_of(v[j], scale);
+        if (c < n_chunks) to[c] = chunk_of(v[j], scale);
     }
 }
 

@@ -209,6 +209,17 @@ __device__ __forceinline__ void wgmma(float (&d)[32], uint64_t a, uint64_t b)
         : "l"(a), "l"(b));
 }
 
+// d[64 rows x 256] += a[64 x 16] b[16 x 256], a in registers as mma_step takes it.
+__device__ __forceinline__ void wgmma_rows_from(float (&d)[128], uint32_t a0, uint32_t a1,
+                                                uint32_t a2, uint32_t a3, uint64_t b)
+{
+    asm volatile(
+        "wgmma.mma_async.sync.aligned.m64n256k16.f32.f16.f16 {" WGMMA_D_128
+        "}, {%128,%129,%130,%131}, %132, 1, 1, 1, 0;"
+        : WGMMA_OUT_128(d, 0)
+        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "l"(b));
+}
+
 // The same with a in registers, as mma_step takes it, and b with its columns side by side (rows of k).
 __device__ __forceinline__ void wgmma_from(float (&d)[64], uint32_t a0, uint32_t a1,
                                            uint32_t a2, uint32_t a3, uint64_t b)

@@ -9,7 +9,7 @@
 #include <string.h>
 
 #define TICKET_MAGIC 0x4e414f4cu /* "LOAN" */
-#define PAGE_BYTES   (2ull << 20)
+#define PAGE_BYTES   PLAN_CUDA_PAGE_BYTES
 
 typedef struct {
     uint32_t magic, reserved;
@@ -75,26 +75,19 @@ static void give_back(backend_device *d, dev_ptr p, uint64_t bytes)
     if (p.addr != 0) (void)cudaIpcCloseMemHandle(cuda_address(p));
 }
 
-/* --- weights side by side --- */
+/* --- weights: weights_begin reserves one allocation for all --- */
 
-static status reserve(backend_device *d, uint64_t bytes, errmsg *e)
+static void lend_weights(backend_device *d, bool on)
 {
-    void *base;
-    TRY(cuda_weights_together(d, &base, whole_pages(bytes > 0 ? bytes : 1), e));
-    d->loader.together = (cuda_together){base, bytes, 0};
-    return ST_OK;
+    d->lends_weights = on;
 }
 
-static status lend(backend_device *d, dev_ptr *base, uint64_t *bytes, loan_ticket *ticket, errmsg *e)
+static status lent_weights(backend_device *d, dev_ptr *base, uint64_t *bytes, loan_ticket *ticket, errmsg *e)
 {
-    cuda_together t = d->loader.together;
-    d->loader.together = (cuda_together){0};
-    CHECK(t.base != NULL && t.used <= t.bytes);
+    void *p = cuda_weights_last(d, bytes);
+    base->addr = (uintptr_t)p;
     TRY_CUDA(d, cudaSetDevice(d->ordinal), e);
-    TRY_CUDA(d, cudaStreamSynchronize(d->loader.stream), e);
-    base->addr = (uintptr_t)t.base;
-    *bytes = t.bytes;
-    return write_ticket(d, ticket, t.base, t.bytes, e);
+    return write_ticket(d, ticket, p, *bytes, e);
 }
 
 const backend_loan cuda_loan_table = {
@@ -102,6 +95,6 @@ const backend_loan cuda_loan_table = {
     .free = lent_free,
     .borrow = borrow,
     .give_back = give_back,
-    .reserve = reserve,
-    .lend = lend,
+    .lend_weights = lend_weights,
+    .lent_weights = lent_weights,
 };

@@ -16,8 +16,8 @@ status cuda_embed(backend_queue *q, dev_ptr out, const dev_weight *table, dev_pt
                   float scale, uint32_t n_rows)
 {
     if (n_rows == 0) return ST_OK;
-    cuda_matrix m = cuda_matrix_of(table);
-    LAUNCH(q, cuda_launch_embed, cuda_address(out), &m, cuda_address(tokens), scale, n_rows);
+    LAUNCH(q, cuda_launch_embed, cuda_address(out), cuda_address(table->data), table->type, table->n_in,
+           cuda_address(tokens), scale, n_rows);
     return ST_OK;
 }
 
@@ -182,6 +182,15 @@ status cuda_ffn(backend_queue *q, dev_ptr out, const dev_weight *gate, const dev
 
 /* --- the rest ------------------------------------------------------------------------------- */
 
+status cuda_rope_angles(backend_queue *q, dev_ptr cos, dev_ptr sin, const rope_waves *w,
+                        dev_ptr position, uint32_t n_rows)
+{
+    if (n_rows == 0) return ST_OK;
+    LAUNCH(q, cuda_launch_rope_angles, cuda_address(cos), cuda_address(sin),
+           cuda_address(w->frequency), w->magnitude, w->n_pairs, cuda_address(position), n_rows);
+    return ST_OK;
+}
+
 status cuda_rope(backend_queue *q, dev_ptr x, const rope_args *a, uint32_t n_heads, uint32_t n_head,
                  uint32_t n_rows)
 {
@@ -217,6 +226,25 @@ status cuda_check_finite(backend_queue *q, dev_ptr flags, dev_ptr x, uint32_t n,
 {
     if (n_rows == 0) return ST_OK;
     LAUNCH(q, cuda_launch_check_finite, cuda_address(flags), cuda_address(x), n, n_rows);
+    return ST_OK;
+}
+
+status cuda_sample(backend_queue *q, dev_ptr out, dev_ptr logits, const sample_args *a,
+                   uint32_t n_rows)
+{
+    CHECK(a->n_vocab > 0 && a->n_vocab <= SAMPLER_VOCAB_MAX);
+    uint32_t rows_max = (uint32_t)(CUDA_PREPARED_BYTES / cuda_sample_bytes(a->n_vocab));
+    for (uint32_t r = 0; r < n_rows; r += rows_max) {
+        cuda_sampling part = {.out = (sample_result *)cuda_address(out) + r,
+                              .rows = (const sample_row *)cuda_address(a->rows) + r,
+                              .logits = (const float *)cuda_address(logits) + (uint64_t)r * a->n_vocab,
+                              .flags = cuda_address(a->flags),
+                              .tokens = cuda_address(a->tokens),
+                              .live = cuda_address(a->live),
+                              .scratch = q->prepared,
+                              .n_vocab = a->n_vocab};
+        LAUNCH(q, cuda_launch_sample, &part, n_rows - r < rows_max ? n_rows - r : rows_max);
+    }
     return ST_OK;
 }
 

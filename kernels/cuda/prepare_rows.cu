@@ -1,5 +1,5 @@
 // Activations for the tensor core: for few rows in the order of its first operand, one block per row
-// (and per empty row of the last group of 16); for many as core matrices.
+// (and per empty row of the last group of 16); for many row by row.
 #include "kernels/cuda/activation.cuh"
 
 __global__ void __launch_bounds__(256) prepare_rows(uint32_t *prepared, int32_t *exponents,
@@ -106,12 +106,12 @@ static __global__ void __launch_bounds__(256)
         largest = max(largest, magnitude_bits(source.one(row + i)));
     int exponent = cuda_scale_exponent(block_max(largest, room));
     if (threadIdx.x == 0) exponents[r] = exponent;
-    uint4 *to = prepared + (uint64_t)(r / 8) * n_chunks * 8 + r % 8;
+    uint4 *to = prepared + (uint64_t)r * n_chunks;
     for (uint32_t c = threadIdx.x; c < n_chunks; c += 256) {
         float v[8];
         for (uint32_t i = 0; i < 8; i++)
             v[i] = c * 8 + i < n ? source.one(row + c * 8 + i) : 0.0f;
-        to[c * 8] = chunk_of(v, pow2(exponent));
+        to[c] = chunk_of(v, pow2(exponent));
     }
 }
 

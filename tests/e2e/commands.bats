@@ -107,27 +107,70 @@ has_text() {
     fails cmp -s "$TEST_DIR/default" "$TEST_DIR/out"
 }
 
-@test "run --draft: the same text, and a line about the drafts" {
+@test "run: with drafts the same text, and a line about those that were verified, if any were" {
     local n t
     local cat="The cat sat on the mat. The cat sat on the mat. The cat sat on the"
     for t in 0 0.8; do
-        run_pp run -p "$cat" -n 200 --temp "$t"
+        run_pp run -p "$cat" -n 200 --temp "$t" --draft 0
         cp "$TEST_DIR/out" "$TEST_DIR/plain"
+        fails grep 'drafts:' "$TEST_DIR/err"
         for n in 1 3; do
-            # Steps that cost the same however many rows they have: drafts that hit are used.
-            run_pp run -p "$cat" -n 200 --temp "$t" --draft 6 --stages $n --fault \
+            run_pp run -p "$cat" -n 200 --temp "$t" --stages $n --fault \
                 stage=all,at=decode,kind=slow:2,every=1
             [[ $status == 0 ]] || {
                 cat "$TEST_DIR/err" >&2
                 return 1
             }
             cmp "$TEST_DIR/plain" "$TEST_DIR/out"
-            grep -qE 'drafts: [0-9]+ of [0-9]+ tokens accepted, in [0-9]' "$TEST_DIR/err"
+            fails grep -v 'drafts: [0-9]* of [0-9]* tokens accepted, in [0-9]* steps$' <(grep drafts "$TEST_DIR/err")
         done
     done
     run_pp run -p "$cat" -n 20 --json --draft 4
     json_ok "$TEST_DIR/out" '$l->{n_drafted} >= $l->{n_accepted}'
     refused 2 "--draft" run -p x --draft 17
+}
+
+@test "run --draft-model: a second process drafts, the text stays, also when it is killed" {
+    local t fault
+    for t in 0 0.8; do
+        run_pp run -p "Once upon a time" -n 120 --temp "$t" --draft 0
+        cp "$TEST_DIR/out" "$TEST_DIR/plain"
+        # Steps that cost the same however many rows they have: the model drafts well for itself.
+        run_pp run -p "Once upon a time" -n 120 --temp "$t" --draft-model "$DEMO" --stages 2 --fault \
+            stage=all,at=decode,kind=slow:3,every=1
+        [[ $status == 0 ]]
+        cmp "$TEST_DIR/plain" "$TEST_DIR/out"
+        grep -q '^memra-pp: draft model: demo.gguf, 8 layers' "$TEST_DIR/err"
+        grep -qE 'drafts: [1-9][0-9]* of [0-9]+ tokens accepted' "$TEST_DIR/err"
+    done
+    start_pp "$TEST_DIR/text" run -p "Once upon a time" -n 280 --temp 0 --draft-model "$DEMO" --stages 2 \
+        --fault stage=all,at=decode,kind=slow:50,every=1
+    wait_for 20 has_text "$TEST_DIR/text"
+    kill -KILL "$(stages_of "$PP_PID" | tail -n 1)" # started last
+    end_of "$PP_PID" 30
+    grep -q 'warning: draft model, stage 0 .* took its place' "$TEST_DIR/text.err"
+    run_pp run -p "Once upon a time" -n 280 --temp 0 --draft 0
+    cmp "$TEST_DIR/text" "$TEST_DIR/out"
+    assert_nothing_left
+}
+
+@test "run --draft-model: another vocabulary, no drafts, no file: one line" {
+    refused 3 "no-such-file" run -p x --draft-model "$TEST_DIR/no-such-file"
+    refused 2 "--draft 0 leaves nothing" run -p x --draft 0 --draft-model "$DEMO"
+    require_shared models/stories260K/stories260K-f32.gguf
+    refused 3 "--draft-model stories260K-f32.gguf has another .* demo.gguf" run -p x \
+        --draft-model "$SHARED/models/stories260K/stories260K-f32.gguf"
+}
+
+@test "plan --draft-model: what it needs, and that both must fit" {
+    run_pp plan --stages 2 --draft-model "$DEMO"
+    [[ $status == 0 ]]
+    grep -qE '^draft model: llama, 8 layers, .* on cpu: weights .*needs ' "$TEST_DIR/out"
+    run_pp plan --json --draft-model "$DEMO"
+    json_ok "$TEST_DIR/out" '$l->{fits} && $l->{draft}{stage}{kv_bytes} > $l->{stages}[0]{kv_bytes}
+        && $l->{draft}{needs_bytes} > $l->{draft}{stage}{weights_bytes}'
+    run_pp plan --json
+    json_ok "$TEST_DIR/out" '!defined $l->{draft}'
 }
 
 @test "run --json: a line a token, whole characters, the last line closes" {

@@ -142,11 +142,24 @@ void walks_generate(const walks_model *m, session *s, uint32_t from, uint32_t n,
     OK(generation_close(g, &e));
 }
 
-/* What was drawn, every fifth token another. */
-static uint32_t guess(void *ctx, const uint32_t *tokens, uint64_t n, uint32_t *out, uint32_t room)
+static void *sit(draft_source *d, const draft_task *t)
 {
-    const walks_model *m = ctx;
+    (void)t;
+    return (char *)d - offsetof(walks_model, drafts);
+}
+
+static void leave(void *seat)
+{
+    (void)seat;
+}
+
+/* What was drawn, every fifth token another. */
+static uint32_t guess(void *seat, const uint32_t *tokens, uint64_t n, uint32_t *out, uint32_t room,
+                      uint64_t *spent_ns)
+{
+    const walks_model *m = seat;
     (void)tokens;
+    *spent_ns = 0;
     for (uint32_t k = 0; k < room; k++) {
         uint64_t at = n - WALKS_PROMPT + k;
         out[k] = at <= WALKS_TOKENS ? (m->drawn[at] + (at % 5 == 0)) % WALKS_VOCAB : 0;
@@ -156,10 +169,9 @@ static uint32_t guess(void *ctx, const uint32_t *tokens, uint64_t n, uint32_t *o
 
 generate_limits walks_drafting(walks_model *m)
 {
-    return (generate_limits){.n_draft = 3, .draft_always = true, .draft = guess, .draft_ctx = m};
+    m->drafts = (draft_source){.sit = sit, .leave = leave, .guess = guess};
+    return (generate_limits){.n_draft = 3, .draft_always = true, .draft = &m->drafts};
 }
-
-/* Every path, this one unsplit: the number of its steps goes up, nothing else's does. */
 
 void walks_both_ways(walks_model *m, pipeline *p)
 {

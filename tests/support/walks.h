@@ -15,6 +15,7 @@ typedef struct {
     char path[64];
     float *logits;                    /* [WALKS_PROMPT + WALKS_TOKENS, WALKS_VOCAB] */
     uint32_t drawn[WALKS_TOKENS + 1]; /* after the prompt */
+    draft_source drafts;              /* walks_drafting's */
 } walks_model;
 extern walks_model walks_llama, walks_gemma; /* the latter with a window of 24 */
 extern uint32_t walks_prompt[WALKS_PROMPT];

@@ -108,14 +108,28 @@ static int tear_down(void **state)
 
 /* What is right, but for every `wrong`-th token; one that there is not in every `none`-th. 0: never. */
 typedef struct {
+    draft_source source;
     const model *m;
     uint32_t i, wrong, none, room; /* as long as asked for, or `room` */
     uint32_t n_asked;
 } oracle;
 
-static uint32_t guess(void *ctx, const uint32_t *tokens, uint64_t n, uint32_t *out, uint32_t room)
+static void *sit(draft_source *d, const draft_task *t)
 {
-    oracle *o = ctx;
+    (void)t;
+    return d;
+}
+
+static void leave(void *seat)
+{
+    (void)seat;
+}
+
+static uint32_t guess(void *seat, const uint32_t *tokens, uint64_t n, uint32_t *out, uint32_t room,
+                      uint64_t *spent_ns)
+{
+    oracle *o = seat;
+    *spent_ns = 0;
     uint32_t at = (uint32_t)n - prompt_n[o->i] - 1; /* of the last token among those drawn */
     o->n_asked++;
     if (at > N_TOKENS || tokens[n - 1] != o->m->truth[o->i][at]) return 0;
@@ -131,8 +145,9 @@ static uint32_t guess(void *ctx, const uint32_t *tokens, uint64_t n, uint32_t *o
 
 static generate_limits limits_of(oracle *o, uint64_t n_max, uint32_t n_draft)
 {
+    o->source = (draft_source){.sit = sit, .leave = leave, .guess = guess};
     return (generate_limits){
-        .n_max = n_max, .n_draft = n_draft, .draft_always = true, .draft = guess, .draft_ctx = o};
+        .n_max = n_max, .n_draft = n_draft, .draft_always = true, .draft = &o->source};
 }
 
 /* Take n tokens (at most) and compare them; how many came. */

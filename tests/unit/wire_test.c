@@ -60,6 +60,7 @@ static void config_fields_have_bounds(void **state)
     BAD(memset(c->cuda_uuid, 'x', sizeof c->cuda_uuid));
     BAD(c->n_threads = 0);
     BAD(c->run_block_fd = -1);
+    BAD(c->trace_fd = -1);
     BAD(c->readback_fd = -1);
     BAD(c->in_fd = -1);
     BAD(c->out_fd = -1);
@@ -178,6 +179,10 @@ static void recovery_messages_are_checked(void **state)
     assert_true(wire_valid(frame, sizeof(wire_header) + sizeof(wire_quiesced)));
     head(WIRE_QUIESCED, sizeof(wire_quiesced) - 1);
     assert_false(wire_valid(frame, sizeof(wire_header) + sizeof(wire_quiesced) - 1));
+    head(WIRE_POISONED, sizeof(wire_poisoned));
+    assert_true(wire_valid(frame, sizeof(wire_header) + sizeof(wire_poisoned)));
+    head(WIRE_POISONED, sizeof(wire_poisoned) + 4);
+    assert_false(wire_valid(frame, sizeof(wire_header) + sizeof(wire_poisoned) + 4));
     head(WIRE_REPLAYED, sizeof(wire_replayed));
     assert_true(wire_valid(frame, sizeof(wire_header) + sizeof(wire_replayed)));
 }
