@@ -61,7 +61,9 @@ static status open_edges(worker *w, errmsg *e)
 static status open_trace(worker *w, errmsg *e)
 {
     if (w->config.trace_fd == 0) return ST_OK;
-    TRY(trace_block_map(&w->traces, w->config.trace_fd, w->config.n_stages + 1, e));
+    const wire_config *c = &w->config; /* several stages in this process: their time is the first's */
+    uint32_t n = c->n_seam > 1 ? c->n_seam : c->n_stages;
+    TRY(trace_block_map(&w->traces, c->trace_fd, n + 1, e));
     w->trace = &w->traces->ring[w->stage_i];
     return ST_OK;
 }

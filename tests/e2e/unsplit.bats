@@ -76,6 +76,9 @@ story() {
     grep -q "boundaries: 0 -> 1 copy (stream), 1 -> 2 copy (stream)" <<<"$ERR"
     story --stages 8 --streams 0 --shard 0 --batch-pp 0 --draft 3
     [[ $OUT == "$want" ]]
+    story --stages 3 --streams 0 --trace "$TEST_DIR/trace"
+    [[ $OUT == "$want" ]]
+    grep -q '"name":"prompt"' "$TEST_DIR/trace"
     story --stages 3 --streams 0 --fault "stage=0,at=decode,kind=kill"
     [[ $OUT == "$want" ]]
     grep -q "stage 0 (pid [0-9]*, layers 0-7) was lost in a step: killed by SIGKILL; pid" <<<"$ERR"
