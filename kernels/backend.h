@@ -244,6 +244,11 @@ typedef struct {
     /* Optional (NULL), with the bits of the ops above in turn. add, then rms_norm of x: */
     status (*add_rms_norm)(backend_queue *q, dev_ptr out, dev_ptr x, dev_ptr y, dev_ptr w,
                            uint32_t n, float eps, uint32_t n_rows);
+    /* rope of x and of k, kv_write of k and v, attention of x to out; x and k hold nothing
+     * afterwards: */
+    status (*turn_attention)(backend_queue *q, dev_ptr out, dev_ptr x, dev_ptr k, dev_ptr v,
+                             const rope_args *turn, const kv_args *kv, const row_args *rows,
+                             uint32_t n_heads, float scale, uint32_t window, uint32_t n_rows);
     /* matmul of gate to a and of up to b, silu_mul (gelu: gelu_mul) of both, matmul of down to out; a
      * and b, f32 [n_rows, n_ff], are scratch and hold nothing afterwards. out may be x. */
     status (*ffn)(backend_queue *q, dev_ptr out, const dev_weight *gate, const dev_weight *up,

@@ -27,6 +27,7 @@ static status attention_block(stage *s, const layer_span *x, uint32_t layer_i, e
     const rope_desc *turn = model_rope_of(m, kind);
     const dev_ptr normed = SCRATCH(s, normed), q = SCRATCH(s, q), k = SCRATCH(s, k);
     const dev_ptr v = SCRATCH(s, v), attn = SCRATCH(s, attn);
+    const uint32_t window = kind == LAYER_WINDOW ? m->window : 0;
     kv_args kv = kv_layer(x->kv, layer_i);
     row_args rows = {SCRATCH(s, position), stage_table(s, kind), SCRATCH(s, tables),
                      SCRATCH(s, live), s->n_positions, s->n_runs};
@@ -37,11 +38,15 @@ static status attention_block(stage *s, const layer_span *x, uint32_t layer_i, e
     TRY_OP(matmul, v, &w->attn_v, normed, w->attn_v_bias, s->n_rows);
     TRY(norm_heads(s, q, w->attn_q_norm, m->n_heads, e));
     TRY(norm_heads(s, k, w->attn_k_norm, m->n_kv_heads, e));
-    TRY_OP(rope, q, &rope, m->n_heads, m->n_head, s->n_rows);
-    TRY_OP(rope, k, &rope, m->n_kv_heads, m->n_head, s->n_rows);
-    TRY_OP(kv_write, &kv, k, v, &rows, s->n_rows);
-    TRY_OP(attention, attn, q, &kv, &rows, m->n_heads, m->attn_scale,
-           kind == LAYER_WINDOW ? m->window : 0, s->n_rows);
+    if (s->b->turn_attention != NULL) {
+        TRY_OP(turn_attention, attn, q, k, v, &rope, &kv, &rows, m->n_heads, m->attn_scale, window,
+               s->n_rows);
+    } else {
+        TRY_OP(rope, q, &rope, m->n_heads, m->n_head, s->n_rows);
+        TRY_OP(rope, k, &rope, m->n_kv_heads, m->n_head, s->n_rows);
+        TRY_OP(kv_write, &kv, k, v, &rows, s->n_rows);
+        TRY_OP(attention, attn, q, &kv, &rows, m->n_heads, m->attn_scale, window, s->n_rows);
+    }
     TRY_OP(matmul, normed, &w->attn_output, attn, (dev_ptr){0}, s->n_rows); /* [R, n_embd] */
     return ST_OK;
 }

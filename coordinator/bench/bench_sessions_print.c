@@ -14,10 +14,12 @@ static void md_begin(const sessions_result *r)
 {
     printf("%s: sessions with prompts of %u tokens that generate %u, all at once\n\n", r->model, r->n_prompt,
            r->n_generate);
-    printf("| stages | cuts | sessions | rows/walk | prompt tokens/s | first token ms p50 / p99 | tokens/s | "
-           "ms/token p50 / p99 / max | busy per stage | coordinator cores |");
-    if (r->n_beside > 0) printf(" beside: ms/token p50 / p99 / max | chunk ms | max in chunks | prompt ms alone / beside |");
-    printf("\n|---:|---|---:|---|---:|---:|---:|---:|---|---:|%s\n", r->n_beside > 0 ? "---:|---:|---:|---:|" : "");
+    printf("| stages | cuts | sessions | rows/walk | prompt tokens/s | first token ms p50 / p99 | "
+           "tokens/s | ms/token p50 / p99 / max | busy per stage | coordinator cores |");
+    if (r->n_beside > 0)
+        printf(" beside: ms/token p50 / p99 / max | chunk ms (chunks) | max in chunks | prompt ms alone / beside |");
+    printf("\n|---:|---|---:|---|---:|---:|---:|---:|---|---:|%s\n",
+           r->n_beside > 0 ? "---:|---:|---:|---:|" : "");
 }
 
 /* The longest wait, in the time that a chunk takes. */
@@ -28,8 +30,8 @@ static double worst_chunks(const beside_test *b)
 
 static void md_beside(const beside_test *b)
 {
-    printf(" %.2f / %.2f / %.2f | %.2f | %.2f | %.1f / %.1f |", b->token_ms.p50, b->token_ms.p99, b->token_ms.max,
-           b->chunk_ms, worst_chunks(b), b->alone_ms, b->prompt_ms);
+    printf(" %.2f / %.2f / %.2f | %.2f (%u) | %.2f | %.1f / %.1f |", b->token_ms.p50,
+           b->token_ms.p99, b->token_ms.max, b->chunk_ms, b->n_chunks, worst_chunks(b), b->alone_ms, b->prompt_ms);
 }
 
 static void md_test(const sessions_result *r, const sessions_test *t)
@@ -55,7 +57,7 @@ static void md_end(const sessions_result *r)
     printf("\n%s, KV %s; tokens/s, ms/token, busy and coordinator are of the generation; %u repetition%s\n",
            r->test[0].device, kv_name(&r->test[0]), r->n_repeat, r->n_repeat == 1 ? "" : "s");
     if (r->n_beside > 0)
-        printf("beside: while a prompt of %u tokens is read in %u chunks\n", r->n_beside, r->test[0].beside.n_chunks);
+        printf("beside: while a prompt of %u tokens is read, in so many chunks\n", r->n_beside);
 }
 
 /* --- for programs ---------------------------------------------------------------------------------- */
@@ -87,8 +89,8 @@ static void csv_test(const sessions_result *r, const sessions_test *t)
     csv_shares(t->generation.starved, n);
     csv_shares(t->generation.blocked, n);
     const beside_test *b = &t->beside;
-    printf(",%u,%.4f,%.4f,%.4f,%.4f,%u,%.4f,%.4f\n", r->n_beside, b->token_ms.p50, b->token_ms.p99, b->token_ms.max,
-           b->chunk_ms, b->n_chunks, b->alone_ms, b->prompt_ms);
+    printf(",%u,%.4f,%.4f,%.4f,%.4f,%u,%.4f,%.4f\n", r->n_beside, b->token_ms.p50, b->token_ms.p99,
+           b->token_ms.max, b->chunk_ms, b->n_chunks, b->alone_ms, b->prompt_ms);
 }
 
 static json_t *json_stats(const stats *s)
@@ -120,10 +122,10 @@ static json_t *text_value(const char *text)
 
 static json_t *json_beside(const sessions_result *r, const beside_test *b)
 {
-    return json_pack("{s:I, s:o, s:I, s:f, s:f, s:I, s:f, s:f}", "prompt", (json_int_t)r->n_beside, "token_ms",
-                     json_spread(&b->token_ms), "waits", (json_int_t)b->n_waits, "chunk_ms", b->chunk_ms,
-                     "worst_chunks", worst_chunks(b), "chunks", (json_int_t)b->n_chunks, "alone_ms", b->alone_ms,
-                     "prompt_ms", b->prompt_ms);
+    return json_pack("{s:I, s:o, s:I, s:f, s:f, s:I, s:f, s:f}", "prompt", (json_int_t)r->n_beside,
+                     "token_ms", json_spread(&b->token_ms), "waits", (json_int_t)b->n_waits, "chunk_ms",
+                     b->chunk_ms, "worst_chunks", worst_chunks(b), "chunks", (json_int_t)b->n_chunks,
+                     "alone_ms", b->alone_ms, "prompt_ms", b->prompt_ms);
 }
 
 static json_t *json_test(const sessions_result *r, const sessions_test *t)
@@ -131,13 +133,14 @@ static json_t *json_test(const sessions_result *r, const sessions_test *t)
     const uint32_t n = t->plan.cuts.n_stages;
     json_t *cuts = json_array();
     for (uint32_t i = 1; i < n; i++) json_array_append_new(cuts, json_integer(t->plan.cuts.at[i]));
-    json_t *o = json_pack("{s:I, s:o, s:I, s:I, s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:f}", "stages",
-                     (json_int_t)n, "cuts", cuts, "sessions", (json_int_t)t->n_sessions, "batch_rows",
-                     (json_int_t)t->batch_rows, "kv", kv_name(t), "device", text_value(t->device),
-                     "prompt_tokens_per_s", json_stats(&t->prompt_tokens_per_s), "first_ms",
-                     json_spread(&t->first_ms), "tokens_per_s", json_stats(&t->tokens_per_s), "token_ms",
-                     json_spread(&t->token_ms), "prompt_stages", json_shares(&t->prompt, n), "generation_stages",
-                     json_shares(&t->generation, n), "coordinator_cores", t->coordinator_cores);
+    json_t *o = json_pack(
+        "{s:I, s:o, s:I, s:I, s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:f}", "stages", (json_int_t)n, "cuts",
+        cuts, "sessions", (json_int_t)t->n_sessions, "batch_rows", (json_int_t)t->batch_rows, "kv",
+        kv_name(t), "device", text_value(t->device), "prompt_tokens_per_s",
+        json_stats(&t->prompt_tokens_per_s), "first_ms", json_spread(&t->first_ms), "tokens_per_s",
+        json_stats(&t->tokens_per_s), "token_ms", json_spread(&t->token_ms), "prompt_stages",
+        json_shares(&t->prompt, n), "generation_stages", json_shares(&t->generation, n),
+        "coordinator_cores", t->coordinator_cores);
     if (r->n_beside > 0) json_object_set_new(o, "beside", json_beside(r, &t->beside));
     return o;
 }

@@ -455,6 +455,7 @@ const backend *backend_cuda(void)
         .rms_norm = cuda_rms_norm,
         .matmul = cuda_matmul,
         .add_rms_norm = cuda_add_rms_norm,
+        .turn_attention = cuda_turn_attention,
         .ffn = cuda_ffn,
         .rope_angles = cuda_rope_angles,
         .rope = cuda_rope,

@@ -104,6 +104,9 @@ status cuda_kv_write(backend_queue *q, const kv_args *kv, dev_ptr k, dev_ptr v,
 status cuda_attention(backend_queue *q, dev_ptr out, dev_ptr x, const kv_args *kv,
                       const row_args *rows, uint32_t n_heads, float scale, uint32_t window,
                       uint32_t n_rows);
+status cuda_turn_attention(backend_queue *q, dev_ptr out, dev_ptr x, dev_ptr k, dev_ptr v,
+                           const rope_args *turn, const kv_args *kv, const row_args *rows,
+                           uint32_t n_heads, float scale, uint32_t window, uint32_t n_rows);
 status cuda_silu_mul(backend_queue *q, dev_ptr out, dev_ptr gate, dev_ptr up, uint64_t n);
 status cuda_gelu_mul(backend_queue *q, dev_ptr out, dev_ptr gate, dev_ptr up, uint64_t n);
 status cuda_add(backend_queue *q, dev_ptr x, dev_ptr y, uint64_t n);

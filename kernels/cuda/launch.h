@@ -95,7 +95,8 @@ cudaError_t cuda_launch_embed(cudaStream_t s, float *out, const void *table, dty
  * cuda_prepare_many makes it. */
 cudaError_t cuda_launch_rms_norm(cudaStream_t s, float *out, float *x, const float *y,
                                  const float *w, uint32_t n, float eps, uint32_t n_rows);
-bool cuda_rms_norm_prepares(const float *out, const float *w, uint32_t n);
+bool cuda_rms_norm_prepares(const float *out, const float *x, const float *y, const float *w,
+                            uint32_t n);
 cudaError_t cuda_launch_rms_norm_prepare(cudaStream_t s, float *out, float *x, const float *y,
                                          const float *w, uint32_t n, float eps, uint32_t n_rows,
                                          void *prepared, int32_t *exponents);
@@ -148,8 +149,18 @@ typedef struct {
     const uint8_t *live;
 } cuda_kv;
 
+/* A rotation of heads on the way (backend.h's rope_args). cos NULL: none. */
+typedef struct {
+    const float *cos, *sin;
+    uint32_t n_rot;
+    bool neox;
+} cuda_turn;
+
+/* k turned first. cuda_turns: whether these two kernels can (cuda_launch_attention_prompt: x). */
+bool cuda_turns(const cuda_turn *turn, const cuda_kv *kv, const float *x, const float *k,
+                const float *v);
 cudaError_t cuda_launch_kv_write(cudaStream_t s, const cuda_kv *kv, const float *k, const float *v,
-                                 uint32_t n_rows);
+                                 const cuda_turn *turn, uint32_t n_rows);
 
 /* Each block walks its rows' cells. */
 cudaError_t cuda_launch_attention(cudaStream_t s, float *out, const float *x, const cuda_kv *kv,
@@ -169,8 +180,9 @@ cudaError_t cuda_launch_attention_f16(cudaStream_t s, float *out, const float *x
 bool cuda_attention_prompt_takes(uint32_t n_head);
 cudaError_t cuda_attention_prompt_setup(void);
 cudaError_t cuda_launch_attention_prompt(cudaStream_t s, const cuda_prompt *p, float *out,
-                                         const float *x, const cuda_kv *kv, uint32_t n_heads,
-                                         float scale, uint32_t window, uint32_t n_rows);
+                                         const float *x, const cuda_kv *kv, const cuda_turn *turn,
+                                         uint32_t n_heads, float scale, uint32_t window,
+                                         uint32_t n_rows);
 uint64_t cuda_partial_floats(uint32_t n_rows, uint32_t n_heads, uint32_t n_head, uint32_t n_cells);
 /* Blocks that an attention without cells would have, for an f16 cache as above or another. */
 uint32_t cuda_attention_blocks(uint32_t n_rows, uint32_t n_heads, uint32_t n_kv_heads, bool f16);

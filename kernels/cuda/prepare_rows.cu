@@ -40,7 +40,7 @@ cudaError_t cuda_prepare_rows(cudaStream_t s, void *prepared, int32_t *exponents
 struct row_as_it_is
 {
     const float *x;
-    __device__ __forceinline__ void take(float v[8], uint64_t at) const
+    __device__ __forceinline__ void take(float (&v)[8], uint64_t at) const
     {
         *(float4 *)v = *(const float4 *)(x + at);
         *(float4 *)(v + 4) = *(const float4 *)(x + at + 4);
@@ -54,14 +54,15 @@ struct row_as_it_is
 template <bool GELU> struct row_of_glu
 {
     const float *gate, *up;
-    __device__ __forceinline__ void take(float v[8], uint64_t at) const
+    __device__ __forceinline__ void take(float (&v)[8], uint64_t at) const
     {
         float u[8];
         row_as_it_is{gate}.take(v, at);
         row_as_it_is{up}.take(u, at);
+        activate<GELU>(v);
 #pragma unroll
         for (uint32_t i = 0; i < 8; i++)
-            v[i] = __fmul_rn(GELU ? gelu(v[i]) : silu(v[i]), u[i]);
+            v[i] = __fmul_rn(v[i], u[i]);
     }
     __device__ __forceinline__ float one(uint64_t at) const
     {
