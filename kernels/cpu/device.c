@@ -208,6 +208,7 @@ const backend *backend_cpu(void)
         .host_free = host_free,
         .weights_from_host = weights_from_host,
         .weight_open = weight_open,
+        .table_open = weight_open,
         .queue_open = queue_open,
         .queue_close = queue_close,
         .upload = upload,

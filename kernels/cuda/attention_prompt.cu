@@ -7,6 +7,7 @@
 // Two query heads of one KV head are a cluster: each block brings both of them half of the boxes.
 #include "kernels/cuda/attention_core.cuh"
 #include "kernels/cuda/hopper.cuh"
+#include "kernels/cuda/turn.cuh"
 
 static constexpr uint32_t ROWS = 128, BOX_KEYS = CORE_BLOCK, BLOCKS = CORE_CELL / CORE_BLOCK;
 static constexpr uint32_t OUTSIDE = 1u << 30; // rows of a pool's map: what begins there is zero
@@ -17,6 +18,7 @@ struct prompt_attention_args {
     CUtensorMap k, v; // rows of n_head: pools as [n_blocks * n_kv_heads * 64, n_head]
     float *out;
     const float *x;
+    cuda_turn turn;
     cuda_kv kv;
     uint32_t n_heads, window, n_rows;
     float scale;
@@ -47,23 +49,30 @@ struct run_of
     uint32_t begin, end, first, last;
 };
 
-static __device__ __forceinline__ bool bit_of(const uint32_t *bits, uint32_t i)
+// The first row at or after `from` whose bit is set in bits_of(word); ROWS: none.
+template <class F> static __device__ uint32_t next_row(uint32_t from, F bits_of)
 {
-    return bits[i / 32] >> (i % 32) & 1;
+    for (uint32_t w = from / 32; w < ROWS / 32; w++) {
+        uint32_t bits = bits_of(w);
+        if (w == from / 32) bits &= ~0u << from % 32;
+        if (bits != 0) return w * 32 + __ffs(bits) - 1;
+    }
+    return ROWS;
 }
 
-// The run at or after row `from`; false: none.
+// The run at or after row `from`; false: none. By a whole warp.
 static __device__ bool next_run(const prompt_state &st, uint32_t from, run_of *run)
 {
-    while (from < ROWS && !bit_of(st.lives, from))
-        from++;
-    if (from >= ROWS) return false;
-    *run = {from, from + 1, st.first[from], st.last[from]};
-    while (run->end < ROWS && bit_of(st.lives, run->end) && !bit_of(st.begins, run->end)) {
-        run->first = min(run->first, st.first[run->end]);
-        run->last = max(run->last, st.last[run->end]);
-        run->end++;
+    uint32_t begin = next_row(from, [&](uint32_t w) { return st.lives[w]; }), end = ROWS;
+    if (begin == ROWS) return false;
+    if (begin + 1 < ROWS)
+        end = next_row(begin + 1, [&](uint32_t w) { return st.begins[w] | ~st.lives[w]; });
+    uint32_t first = UINT32_MAX, last = 0;
+    for (uint32_t t = begin + threadIdx.x % 32; t < end; t += 32) {
+        first = min(first, st.first[t]);
+        last = max(last, st.last[t]);
     }
+    *run = {begin, end, __reduce_min_sync(~0u, first), __reduce_max_sync(~0u, last)};
     return true;
 }
 
@@ -83,7 +92,7 @@ static __device__ void look_at_rows(const prompt_attention_args &a, prompt_state
     }
 }
 
-// TOGETHER: blocks of the cluster, 1 or 2.
+// By one warp, whose first thread fetches. TOGETHER: blocks of the cluster, 1 or 2.
 template <uint32_t HEAD, uint32_t TOGETHER>
 static __device__ void fetch_cells(const prompt_attention_args &a, prompt_state &st, char *slots,
                                    uint32_t row0, uint32_t kv_head)
@@ -93,6 +102,7 @@ static __device__ void fetch_cells(const prompt_attention_args &a, prompt_state 
     ring_place at = {0, 1};
     run_of run;
     for (uint32_t from = 0; next_run(st, from, &run); from = run.end) {
+        if (threadIdx.x != 0) continue;
         const uint32_t *table = a.kv.tables + a.kv.table[row0 + run.begin];
         for (uint32_t cell = run.first / CORE_CELL; cell <= run.last / CORE_CELL; cell++) {
             uint32_t row[BLOCKS];
@@ -133,7 +143,7 @@ static __device__ void fetch_cells(const prompt_attention_args &a, prompt_state 
     }
 }
 
-// The warp's 16 rows of queries to shared memory as core matrices.
+// The warp's 16 rows of queries, turned, to shared memory as core matrices.
 template <uint32_t HEAD>
 static __device__ void put_queries(const prompt_attention_args &a, prompt_state &st, char *qs,
                                    uint32_t row0, uint32_t warp_row, uint32_t head)
@@ -143,22 +153,18 @@ static __device__ void put_queries(const prompt_attention_args &a, prompt_state 
 #pragma unroll 8
     for (uint32_t i = 0; i < 16; i++) {
         uint32_t t = warp_row + i, r = row0 + t, largest = 0;
-        float v[EACH];
+        floats<EACH> v = {};
+        if (r < a.n_rows)
+            v = turned<EACH>(a.turn, r, a.x + ((uint64_t)r * a.n_heads + head) * HEAD, d);
 #pragma unroll
-        for (uint32_t j = 0; j < EACH; j += 2) {
-            float2 two = r < a.n_rows
-                             ? *(const float2 *)(a.x + ((uint64_t)r * a.n_heads + head) * HEAD + d + j)
-                             : make_float2(0, 0);
-            v[j] = two.x;
-            v[j + 1] = two.y;
-            largest = max(largest, max(magnitude_bits(two.x), magnitude_bits(two.y)));
-        }
+        for (uint32_t j = 0; j < EACH; j++)
+            largest = max(largest, magnitude_bits(v.value[j]));
         int exponent = cuda_scale_exponent(__reduce_max_sync(~0u, largest));
         if (lane == 0) st.natural[t] = core_scale(a.scale, exponent);
         char *to = qs + t / 8 * (HEAD / 8 * 128) + d / 8 * 128 + t % 8 * 16 + d % 8 * 2;
 #pragma unroll
         for (uint32_t j = 0; j < EACH; j += 2)
-            *(uint32_t *)(to + j * 2) = scaled_pair(v[j], v[j + 1], pow2(exponent));
+            *(uint32_t *)(to + j * 2) = scaled_pair(v.value[j], v.value[j + 1], pow2(exponent));
     }
 }
 
@@ -203,7 +209,7 @@ static __device__ __forceinline__ void weigh(const prompt_state &st, const run_o
     float scale2[2], offset[2], sum[2][5];
 #pragma unroll
     for (uint32_t h = 0; h < 2; h++) {
-        float largest = -INFINITY, natural = st.natural[t0 + h * 8];
+        float largest[4], natural = st.natural[t0 + h * 8];
         if (!whole) {
             uint2 seen = seen_by(st, run, t0 + h * 8);
 #pragma unroll
@@ -214,13 +220,16 @@ static __device__ __forceinline__ void weigh(const prompt_state &st, const run_o
             }
         }
 #pragma unroll
-        for (uint32_t i = 0; i < 64; i++)
-            largest = fmaxf(largest, s[i / 2 * 4 + h * 2 + i % 2]);
-        largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, 1));
-        largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, 2));
+        for (uint32_t i = 0; i < 64; i++) {
+            float x = s[i / 2 * 4 + h * 2 + i % 2];
+            largest[i % 4] = i < 4 ? x : fmaxf(largest[i % 4], x);
+        }
+        float all = fmaxf(fmaxf(largest[0], largest[1]), fmaxf(largest[2], largest[3]));
+        all = fmaxf(all, __shfl_xor_sync(~0u, all, 1));
+        all = fmaxf(all, __shfl_xor_sync(~0u, all, 2));
         scale2[h] = core_scale2(natural);
-        offset[h] = core_offset(largest, scale2[h]);
-        m[h] = __fmul_rn(largest, natural);
+        offset[h] = core_offset(all, scale2[h]);
+        m[h] = __fmul_rn(all, natural);
     }
 #pragma unroll
     for (uint32_t i16 = 0; i16 < 16; i16++) {
@@ -256,21 +265,18 @@ static __device__ __forceinline__ void join(const prompt_state &st, const run_of
                                             const float (&m)[2], const float (&l)[2], uint32_t cell)
 {
     bool in[2];
-    float wa[2] = {0, 0}, wb[2] = {1, 1};
+    float wa[2], wb[2];
 #pragma unroll
     for (uint32_t h = 0; h < 2; h++) {
         uint2 seen = seen_by(st, run, t0 + h * 8);
         in[h] = seen.x <= seen.y && seen.y / CORE_CELL >= cell && seen.x / CORE_CELL <= cell;
-        if (!in[h]) continue;
-        if (row.any[h]) {
-            float both = fmaxf(row.m[h], m[h]);
-            wa[h] = exp_f32(__fsub_rn(row.m[h], both));
-            wb[h] = exp_f32(__fsub_rn(m[h], both));
-            row.l[h] = __fmaf_rn(l[h], wb[h], __fmul_rn(row.l[h], wa[h]));
-            row.m[h] = both;
-        } else {
-            row.m[h] = m[h];
-            row.l[h] = l[h];
+        float both = fmaxf(row.m[h], m[h]); // without a branch: four exponents together
+        wa[h] = exp_f32(__fsub_rn(row.m[h], both));
+        wb[h] = exp_f32(__fsub_rn(m[h], both));
+        float sum = __fmaf_rn(l[h], wb[h], __fmul_rn(row.l[h], wa[h]));
+        if (in[h]) {
+            row.l[h] = row.any[h] ? sum : l[h];
+            row.m[h] = row.any[h] ? both : m[h];
         }
     }
     if (__all_sync(~0u, in[0] && in[1] && row.any[0] && row.any[1])) { // as below; most of all
@@ -300,6 +306,39 @@ static __device__ __forceinline__ void join(const prompt_state &st, const run_of
     }
     row.any[0] |= in[0];
     row.any[1] |= in[1];
+}
+
+// The thread's two rows from what they have summed.
+template <uint32_t HEAD>
+static __device__ __forceinline__ void put_rows(const row_state &row, const float4 *o, float *to,
+                                                uint32_t n_heads)
+{
+    float *to8 = to + (uint64_t)8 * n_heads * HEAD;
+    float r[2] = {near_reciprocal(row.l[0]), near_reciprocal(row.l[1])};
+    bool plain = divides(row.l[0]) && divides(row.l[1]);
+#pragma unroll
+    for (uint32_t i = 0; i < HEAD / 8; i++) {
+        float4 x = o[i * 128];
+        plain &= may_be_divided(x.x) && may_be_divided(x.y);
+        plain &= may_be_divided(x.z) && may_be_divided(x.w);
+        if (row.any[0])
+            *(float2 *)(to + i * 8) =
+                make_float2(quotient(x.x, row.l[0], r[0]), quotient(x.y, row.l[0], r[0]));
+        if (row.any[1])
+            *(float2 *)(to8 + i * 8) =
+                make_float2(quotient(x.z, row.l[1], r[1]), quotient(x.w, row.l[1], r[1]));
+    }
+    if (plain) return;
+#pragma unroll 1
+    for (uint32_t i = 0; i < HEAD / 8; i++) {
+        float4 x = o[i * 128];
+        if (row.any[0])
+            *(float2 *)(to + i * 8) =
+                make_float2(__fdiv_rn(x.x, row.l[0]), __fdiv_rn(x.y, row.l[0]));
+        if (row.any[1])
+            *(float2 *)(to8 + i * 8) =
+                make_float2(__fdiv_rn(x.z, row.l[1]), __fdiv_rn(x.w, row.l[1]));
+    }
 }
 
 // A slot is free, for all that fill it.
@@ -369,12 +408,8 @@ static __device__ void attend(const prompt_attention_args &a, prompt_state &st, 
             float s[128], m[2], l[2];
             uint32_t e[64];
             ring_place first = at;
-#pragma unroll
-            for (uint32_t i = 0; i < 128; i++)
-                s[i] = 0;
             barrier_wait(st.full + at.slot, at.parity);
             threads_meet(TURN + group, 256);
-            wgmma_settle(s);
             wgmma_begin();
 #pragma unroll
             for (uint32_t part = 0; part < ring::parts; part++) {
@@ -386,7 +421,11 @@ static __device__ void attend(const prompt_attention_args &a, prompt_state &st, 
 #pragma unroll
                 for (uint32_t t = 0; t < 4; t++) {
                     uint32_t *qt = q + (part * 4 + t) * 4;
-                    wgmma_rows_from(s, qt[0], qt[1], qt[2], qt[3], swizzled_at(keys + t * 32, 16));
+                    uint64_t b = swizzled_at(keys + t * 32, 16);
+                    if (part == 0 && t == 0)
+                        wgmma_rows_begin(s, qt[0], qt[1], qt[2], qt[3], b);
+                    else
+                        wgmma_rows_from(s, qt[0], qt[1], qt[2], qt[3], b);
                 }
                 wgmma_commit();
                 at.next(ring::slots);
@@ -431,16 +470,7 @@ static __device__ void attend(const prompt_attention_args &a, prompt_state &st, 
             join(st, run, t0, o, c, row, m, l, cell);
         }
         float *to = a.out + ((uint64_t)(row0 + t0) * a.n_heads + head) * HEAD + lane % 4 * 2;
-#pragma unroll 4
-        for (uint32_t i = 0; i < HEAD / 8; i++) {
-            float4 x = o[i * 128];
-            if (row.any[0])
-                *(float2 *)(to + i * 8) =
-                    make_float2(__fdiv_rn(x.x, row.l[0]), __fdiv_rn(x.y, row.l[0]));
-            if (row.any[1])
-                *(float2 *)(to + (uint64_t)8 * a.n_heads * HEAD + i * 8) =
-                    make_float2(__fdiv_rn(x.z, row.l[1]), __fdiv_rn(x.w, row.l[1]));
-        }
+        put_rows<HEAD>(row, o, to, a.n_heads);
     }
 }
 
@@ -475,7 +505,7 @@ static __global__ void __launch_bounds__(384, 1)
                 a.out[((uint64_t)r * a.n_heads + head) * HEAD + d] = 0;
         }
         registers_less<24>();
-        if (threadIdx.x == 0) fetch_cells<HEAD, TOGETHER>(a, st, slots, row0, kv_head);
+        if (threadIdx.x < 32) fetch_cells<HEAD, TOGETHER>(a, st, slots, row0, kv_head);
     } else {
         put_queries<HEAD>(a, st, sums, row0, (threadIdx.x / 32 - 4) * 16, head);
         registers_more<240>();
@@ -529,12 +559,14 @@ static cudaError_t launch(cudaStream_t s, const prompt_attention_args &a)
 }
 
 cudaError_t cuda_launch_attention_prompt(cudaStream_t s, const cuda_prompt *p, float *out,
-                                         const float *x, const cuda_kv *kv, uint32_t n_heads,
-                                         float scale, uint32_t window, uint32_t n_rows)
+                                         const float *x, const cuda_kv *kv, const cuda_turn *turn,
+                                         uint32_t n_heads, float scale, uint32_t window,
+                                         uint32_t n_rows)
 {
     prompt_attention_args a = {};
     a.out = out;
     a.x = x;
+    a.turn = *turn;
     a.kv = *kv;
     a.n_heads = n_heads;
     a.window = window;

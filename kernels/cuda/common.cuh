@@ -10,12 +10,9 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
-// The operations of fm_expf (fmath.h).
+// The operations of fm_expf (fmath.h), its three cases last: no branch.
 __device__ __forceinline__ float exp_f32(float x)
 {
-    if (x != x) return x;
-    if (x < FM_EXPF_MIN) return 0.0f;
-    if (x > FM_EXPF_MAX) return __int_as_float(0x7f800000);
     float t = __fmaf_rn(x, FM_EXPF_LOG2E, FM_EXPF_MAGIC);
     float n = __fsub_rn(t, FM_EXPF_MAGIC);
     float r = __fmaf_rn(-n, FM_EXPF_LN2_HI, x);
@@ -27,7 +24,37 @@ __device__ __forceinline__ float exp_f32(float x)
     p = __fmaf_rn(p, r, FM_EXPF_C2);
     p = __fmaf_rn(p, r, 1.0f);
     p = __fmaf_rn(p, r, 1.0f);
-    return __uint_as_float(__float_as_uint(p) + (__float_as_uint(t) << 23));
+    float y = __uint_as_float(__float_as_uint(p) + (__float_as_uint(t) << 23));
+    asm volatile("" : "+f"(y)); // whatever x is
+    y = x < FM_EXPF_MIN ? 0.0f : x > FM_EXPF_MAX ? __int_as_float(0x7f800000) : y;
+    return x != x ? x : y;
+}
+
+// x / y rounded once, as __fdiv_rn does it but without its branch, where divides and may_be_divided
+// say so: both are far from the ends of f32, and y is not the one below a power of two, whose
+// reciprocal these steps may miss. r: the divisor's near_reciprocal.
+__device__ __forceinline__ bool divides(float y)
+{
+    return y >= 0x1p-20f && y <= 0x1p60f && (__float_as_uint(y) & 0x7fffffu) != 0x7fffffu;
+}
+
+__device__ __forceinline__ bool may_be_divided(float x)
+{
+    float a = fabsf(x);
+    return a >= 0x1p-40f && a <= 0x1p60f;
+}
+
+__device__ __forceinline__ float near_reciprocal(float y)
+{
+    float r;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(y));
+    return __fmaf_rn(r, __fmaf_rn(-y, r, 1.0f), r);
+}
+
+__device__ __forceinline__ float quotient(float x, float y, float r)
+{
+    float q = __fmul_rn(x, r);
+    return __fmaf_rn(r, __fmaf_rn(-y, q, x), q);
 }
 
 // 2^e, -126 <= e <= 127

@@ -1,13 +1,14 @@
 // Products of many rows: tiles of 128 rows and up to 256 outputs. A block is three warpgroups: one
 // thread of the first lets the copy engine fill a ring of stages (64 values of k), the other two
-// multiply, 64 rows each. Two blocks of a cluster take neighbouring rows of the same outputs, and each brings
-// both of them half of the weights. A persistent grid walks the tiles, rows first, so that what is
-// in the cache is read again. Rows lie in shared memory as the copy engine's swizzle leaves them,
-// weights as the core matrices that they are in memory. Between segments the sums wait in `out`, each
-// in its own thread's places.
+// multiply, 64 rows each. Two blocks of a cluster take neighbouring rows of the same outputs, and
+// each brings both of them half of the weights. A persistent grid walks the tiles, a band of rows
+// first, so that what is in the cache is read again. Rows lie in shared memory as the copy engine's
+// swizzle leaves them, weights as the core matrices that they are in memory. Between segments the
+// sums wait in `out`, each in its own thread's places.
 #include "kernels/cuda/hopper.cuh"
 
 static constexpr uint32_t ROWS = 128, GROUP = 8; // GROUP: rows of a core matrix
+static constexpr uint32_t BAND = 8;              // clusters' rows that tiles go through together
 static constexpr uint32_t STEP = 2;              // blocks of k in a stage
 static constexpr uint32_t STEP_BYTES = STEP * BLOCK_IN * 2, X_BYTES = ROWS * STEP_BYTES;
 static constexpr uint32_t GROUP_BYTES = STEP * F16_BLOCK;
@@ -31,6 +32,18 @@ struct prompt_args {
     int32_t w_exponent;
 };
 
+struct tile_place {
+    uint32_t row_pair, out_tile;
+};
+
+// Tiles go through a band of rows, then to the next outputs; when all are done, to the next band.
+static __device__ __forceinline__ tile_place place_of(const prompt_args &a, uint32_t tile)
+{
+    uint32_t of_band = BAND * (a.n_tiles / a.n_row_pairs), first = tile / of_band * BAND;
+    uint32_t n_rows = min(BAND, a.n_row_pairs - first);
+    return {first + tile % of_band % n_rows, tile % of_band / n_rows};
+}
+
 // The stages of a tile come segment by segment, STEP blocks each, a shorter one at a segment's end.
 template <uint32_t OUTS>
 static __device__ void fill_ring(const prompt_args &a, char *stages, uint64_t *full,
@@ -40,7 +53,8 @@ static __device__ void fill_ring(const prompt_args &a, char *stages, uint64_t *f
     uint32_t rank = cluster_rank();
     ring_place at = {0, 1}; // a ring that nobody has used yet is empty
     for (uint32_t tile = blockIdx.x / 2; tile < a.n_tiles; tile += gridDim.x / 2) {
-        uint32_t row_tile = tile % a.n_row_pairs * 2 + rank, out_tile = tile / a.n_row_pairs;
+        tile_place t = place_of(a, tile);
+        uint32_t row_tile = t.row_pair * 2 + rank, out_tile = t.out_tile;
         uint32_t w_group = out_tile * (OUTS / GROUP) + rank * ring::half_groups;
         for (uint32_t begin = 0; begin < a.n_blocks; begin += a.segment_blocks) {
             uint32_t end = min(begin + a.segment_blocks, a.n_blocks);
@@ -153,7 +167,8 @@ static __device__ void multiply_tiles(const prompt_args &a, char *stages, uint64
     ring_place at = {0, 0};
     float d[OUTS / 2];
     for (uint32_t tile = blockIdx.x / 2; tile < a.n_tiles; tile += gridDim.x / 2) {
-        uint32_t row_tile = tile % a.n_row_pairs * 2 + rank, out_tile = tile / a.n_row_pairs;
+        tile_place t = place_of(a, tile);
+        uint32_t row_tile = t.row_pair * 2 + rank, out_tile = t.out_tile;
         uint32_t row = row_tile * ROWS + group * 64 + warp * 16;
         for (uint32_t begin = 0; begin < a.n_blocks; begin += a.segment_blocks) {
             uint32_t end = min(begin + a.segment_blocks, a.n_blocks), before = ring::slots, b = begin;

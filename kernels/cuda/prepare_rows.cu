@@ -5,7 +5,7 @@
 struct row_as_it_is
 {
     const float *x;
-    __device__ __forceinline__ void take(float v[8], uint64_t at) const
+    __device__ __forceinline__ void take(float (&v)[8], uint64_t at) const
     {
         *(float4 *)v = *(const float4 *)(x + at);
         *(float4 *)(v + 4) = *(const float4 *)(x + at + 4);
@@ -19,14 +19,15 @@ struct row_as_it_is
 template <bool GELU> struct row_of_glu
 {
     const float *gate, *up;
-    __device__ __forceinline__ void take(float v[8], uint64_t at) const
+    __device__ __forceinline__ void take(float (&v)[8], uint64_t at) const
     {
         float u[8];
         row_as_it_is{gate}.take(v, at);
         row_as_it_is{up}.take(u, at);
+        activate<GELU>(v);
 #pragma unroll
         for (uint32_t i = 0; i < 8; i++)
-            v[i] = __fmul_rn(GELU ? gelu(v[i]) : silu(v[i]), u[i]);
+            v[i] = __fmul_rn(v[i], u[i]);
     }
     __device__ __forceinline__ float one(uint64_t at) const
     {

@@ -163,14 +163,17 @@ static void layers(float *x, float *out, void *prepared, int32_t *exponents,
                flop / us / 1e6);
     };
     double wide = 4.0 * rows * n;
-    show("kv_write", median_us(4, [&](int) {
-             OK(cuda_launch_kv_write(stream, &kv, x, x + rows * 1024, rows));
+    const cuda_turn turn = {turns, turns, 128, false}, none = {};
+    show("kv_write, k turned", median_us(4, [&](int) {
+             OK(cuda_launch_kv_write(stream, &kv, x, x + rows * 1024, &turn, rows));
          }),
          wide * 3 / 4, 0);
-    show("attention", median_us(4, [&](int) {
-             OK(cuda_launch_attention_prompt(stream, prompt, out, x, &kv, 32, 0.088f, 0, rows));
-         }),
-         2 * wide, 4.0 * rows * rows / 2 * n);
+    for (const cuda_turn *t : {&none, &turn})
+        show(t == &none ? "attention" : "attention, q turned", median_us(4, [&](int) {
+                 OK(cuda_launch_attention_prompt(stream, prompt, out, x, &kv, t, 32, 0.088f, 0,
+                                                 rows));
+             }),
+             2 * wide, 4.0 * rows * rows / 2 * n);
     show("add, rms_norm, prepare", median_us(4, [&](int) {
              OK(cuda_launch_rms_norm_prepare(stream, out, out, x, x, n, 1e-5f, rows, prepared,
                                              exponents));

@@ -111,6 +111,7 @@ static void bench_others(uint32_t position)
     kv.table = at + ROWS;
     kv.tables = tables;
     kv.live = live;
+    const cuda_turn none = {};
     uint32_t n_cells = (position + 256) / 256;
     float *partial = device<float>(cuda_partial_floats(ROWS, HEADS, HEAD, n_cells));
     float *turns = device<float>(ROWS * HEAD), *norm = device<float>(EMBD);
@@ -127,7 +128,7 @@ static void bench_others(uint32_t position)
         show([&] { return cuda_prepare_many(stream, prepared, exponents, x, EMBD, n); });
         show([&] { return cuda_prepare_glu(stream, prepared, exponents, x, x, false, FF, n); });
         show([&] { return cuda_launch_rope(stream, out, turns, turns, HEAD, false, HEADS, HEAD, n); });
-        show([&] { return cuda_launch_kv_write(stream, &kv, x, x, n); });
+        show([&] { return cuda_launch_kv_write(stream, &kv, x, x, &none, n); });
         show([&] {
             return cuda_launch_attention_rows(stream, out, x, &kv, HEADS, 0.09f, 0, n, partial, n_cells);
         });
