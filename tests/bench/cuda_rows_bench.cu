@@ -130,7 +130,7 @@ static void bench_others(uint32_t position)
         show([&] { return cuda_launch_rope(stream, out, turns, turns, HEAD, false, HEADS, HEAD, n); });
         show([&] { return cuda_launch_kv_write(stream, &kv, x, x, &none, n); });
         show([&] {
-            return cuda_launch_attention_rows(stream, out, x, &kv, HEADS, 0.09f, 0, n, partial, n_cells);
+            return cuda_launch_attention_rows(stream, out, x, &kv, &none, HEADS, 0.09f, 0, n, partial, n_cells);
         });
         show([&] {
             return cuda_launch_attention_f16(stream, out, x, &kv, HEADS, 0.09f, 0, n, partial, n_cells);
