@@ -1,22 +1,23 @@
 // Attention of few rows over an f16 cache (attention_core.cuh), heads of up to 128: a block of 512
-// threads has a row's cell and up to 16 query heads of one KV head; all keys and values are asked for
-// before anything else. attention_merge joins the cells of rows that may have several. Queries may be
-// turned as they are read.
+// threads has a row's cell and up to 16 query heads of one KV head; all keys and values are asked
+// for before anything else. attention_merge joins the cells of rows that may have several. Queries
+// may be turned as they are read.
 #include "kernels/cuda/attention_cell.cuh"
 #include "kernels/cuda/attention_words.cuh"
 #include "kernels/cuda/turn.cuh"
 
 static constexpr uint32_t WARPS = 16, THREADS = 32 * WARPS, CELLS_SIDE_BY_SIDE = 64;
 
-struct __align__(16) rows_block {
+struct __align__(16) rows_block
+{
     core_state st;
     float o[CORE_QUERIES][WORDS_HEAD_MAX];
 };
 
 // Row r's heads [head0, head0 + n_heads) in a cell that has positions [begin, end) of the row's.
-static __device__ void serve_cell(const attention_args &a, const cuda_turn &turn, rows_block &b, uint32_t r,
-                                  uint32_t head0, uint32_t n_heads, uint32_t cell, uint32_t first,
-                                  uint32_t last)
+static __device__ void serve_cell(const attention_args &a, const cuda_turn &turn, rows_block &b,
+                                  uint32_t r, uint32_t head0, uint32_t n_heads, uint32_t cell,
+                                  uint32_t first, uint32_t last)
 {
     uint32_t n = a.kv.n_head, t = threadIdx.x, warp = t / 32, at0 = cell * CORE_CELL;
     uint32_t begin = max(first, at0), end = min(last + 1, at0 + CORE_CELL);
@@ -24,7 +25,8 @@ static __device__ void serve_cell(const attention_args &a, const cuda_turn &turn
     const uint32_t *table = a.kv.tables + a.kv.table[r];
     cell_words words;
     words.ask((const __half *)a.kv.k, (const __half *)a.kv.v, n, cell, begin, end, [&](uint32_t p) {
-        return ((uint64_t)__ldg(table + p / CORE_BLOCK) * a.kv.n_kv_heads + kv_head) * CORE_BLOCK * n;
+        return ((uint64_t)__ldg(table + p / CORE_BLOCK) * a.kv.n_kv_heads + kv_head) * CORE_BLOCK *
+               n;
     });
     __syncthreads(); // what the cell before had in shared memory is no longer read
     const float *x = a.x + ((uint64_t)r * a.n_heads + head0 + warp) * n;
@@ -83,10 +85,10 @@ bool cuda_attention_rows_takes(uint32_t n_head)
     return n_head % 8 == 0 && n_head <= WORDS_HEAD_MAX;
 }
 
-cudaError_t cuda_launch_attention_rows(cudaStream_t s, float *out, const float *x, const cuda_kv *kv,
-                                       const cuda_turn *turn, uint32_t n_heads, float scale,
-                                       uint32_t window, uint32_t n_rows, float *partial,
-                                       uint32_t n_cells)
+cudaError_t cuda_launch_attention_rows(cudaStream_t s, float *out, const float *x,
+                                       const cuda_kv *kv, const cuda_turn *turn, uint32_t n_heads,
+                                       float scale, uint32_t window, uint32_t n_rows,
+                                       float *partial, uint32_t n_cells)
 {
     attention_args a = attention_args_of(out, x, kv, n_heads, scale, window, n_rows, CORE_QUERIES);
     uint32_t group = n_heads / kv->n_kv_heads;

@@ -118,8 +118,8 @@ static status few(backend_queue *q, const cuda_product *p, uint32_t n, uint32_t 
                        "cuda_matmul_rows", NULL);
 }
 
-static status prepared_product(backend_queue *q, float *out, const cuda_matrix *m, const float *bias,
-                               uint32_t n_rows)
+static status prepared_product(backend_queue *q, float *out, const cuda_matrix *m,
+                               const float *bias, uint32_t n_rows)
 {
     if (n_rows > CUDA_ROWS_MAX) return many(q, out, m, bias, n_rows);
     const cuda_product p = {out, m, bias};
@@ -220,7 +220,8 @@ status cuda_ffn(backend_queue *q, dev_ptr out, const dev_weight *gate, const dev
         uint64_t at = (uint64_t)r * n;
         LAUNCH(q, cuda_prepare_glu, q->prepared, q->exponents, (float *)cuda_address(a) + at,
                (float *)cuda_address(b) + at, gelu, n, rows);
-        TRY(prepared_product(q, (float *)cuda_address(out) + (uint64_t)r * down->n_out, &m, NULL, rows));
+        float *to = (float *)cuda_address(out) + (uint64_t)r * down->n_out;
+        TRY(prepared_product(q, to, &m, NULL, rows));
     }
     return ST_OK;
 }
