@@ -132,7 +132,7 @@ typedef struct {
 typedef struct backend_walk backend_walk;
 
 typedef struct {
-    dev_ptr rows;            /* sample_row [n_rows] */
+    const sample_row *rows;  /* [n_rows], of host_alloc; as upload's host memory */
     dev_ptr flags;           /* u8 by row_i: 1 where the hidden state holds NaN or infinity */
     dev_ptr tokens, live;    /* 0: none; u32 and u8 by row_i: what the next walk of the row begins
                                 with: the token drawn, 0 where none was; live becomes 0 where the row

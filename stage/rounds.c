@@ -74,6 +74,14 @@ uint32_t rounds_slot(const rounds *x, uint32_t round, uint32_t g)
     return (x->v.step->slot + round * x->v.step->n_groups + g) % 2;
 }
 
+void rounds_expire(rounds *x, uint32_t round, uint32_t g)
+{
+    uint32_t n;
+    wire_row *row = rounds_group(x, g, &n);
+    for (uint32_t i = 0; i < n; i++)
+        if (round + 1 >= row[i].rounds) row[i].flags &= ~ROW_LIVE;
+}
+
 void rounds_advance(rounds *x, uint32_t g)
 {
     uint32_t n;

@@ -38,10 +38,13 @@ uint32_t rounds_live(const rounds *x, uint32_t g);
 /* The slot of every boundary that group g takes in this round. */
 uint32_t rounds_slot(const rounds *x, uint32_t round, uint32_t g);
 
+/* Rows of group g that have had their rounds with this one are dead in the next. */
+void rounds_expire(rounds *x, uint32_t round, uint32_t g);
+
 /* Group g was walked: its rows stand at their next positions. */
 void rounds_advance(rounds *x, uint32_t g);
 
-/* Last stage, before that: rows take what they drew; those that drew a stop id, drew nothing or have
+/* Last stage, before that (or behind it): rows take what they drew; those that drew a stop id, drew nothing or have
  * had their rounds are dead from now on. */
 void rounds_settle(rounds *x, uint32_t round, uint32_t g);
 

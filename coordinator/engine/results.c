@@ -213,7 +213,8 @@ static status land(pipeline *p, flight *f, errmsg *e)
         request *r = f->part[k].r;
         r->session->n_steps--;
         r->n_steps--;
-        if (poison_ends(p, r->session, r, last_position(f, &f->part[k]))) continue;
+        bool nothing = f->verify && poison_void(r->session, &f->part[k]);
+        if (!nothing && poison_ends(p, r->session, r, last_position(f, &f->part[k]))) continue;
         if (flight_generates(f)) {
             TRY(land_generation(p, &f->part[k], e));
             continue;

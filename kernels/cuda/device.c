@@ -142,6 +142,7 @@ static status open_all(backend_device *d, errmsg *e)
     TRY_CUDA(d, cuda_prompt_setup(&d->prompt), e);
     TRY_CUDA(d, cuda_attention_prompt_setup(), e);
     TRY_CUDA(d, cuda_walk_setup(), e);
+    TRY_CUDA(d, cuda_sample_setup(), e);
     return ST_OK;
 }
 

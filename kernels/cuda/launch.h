@@ -120,7 +120,7 @@ cudaError_t cuda_launch_check_finite(cudaStream_t s, uint8_t *flags, const float
 /* backend.h's sample, rows of it at once; n_vocab <= SAMPLER_VOCAB_MAX. */
 typedef struct {
     sample_result *out;
-    const sample_row *rows;
+    const sample_row *rows; /* the host's, which the device can read: a single one is read now */
     const float *logits;
     const uint8_t *flags;
     uint32_t *tokens;  /* NULL: none */
@@ -128,6 +128,7 @@ typedef struct {
     void *scratch;     /* cuda_sample_bytes for each row, on a border of 8 */
     uint32_t n_vocab;
 } cuda_sampling;
+cudaError_t cuda_sample_setup(void); /* once per device */
 uint64_t cuda_sample_bytes(uint32_t n_vocab);
 cudaError_t cuda_launch_sample(cudaStream_t s, const cuda_sampling *a, uint32_t n_rows);
 

@@ -282,7 +282,7 @@ status cuda_sample(backend_queue *q, dev_ptr out, dev_ptr logits, const sample_a
     uint32_t rows_max = (uint32_t)(CUDA_PREPARED_BYTES / cuda_sample_bytes(a->n_vocab));
     for (uint32_t r = 0; r < n_rows; r += rows_max) {
         cuda_sampling part = {.out = (sample_result *)cuda_address(out) + r,
-                              .rows = (const sample_row *)cuda_address(a->rows) + r,
+                              .rows = a->rows + r,
                               .logits = (const float *)cuda_address(logits) + (uint64_t)r * a->n_vocab,
                               .flags = cuda_address(a->flags),
                               .tokens = cuda_address(a->tokens),

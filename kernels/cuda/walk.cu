@@ -279,7 +279,7 @@ static __host__ __device__ __forceinline__ uint32_t weights_bytes(uint32_t n_pro
 __global__ void __launch_bounds__(THREADS, 1) walk(const walk_args a)
 {
     extern __shared__ __align__(128) char shared[];
-    if (*a.live == 0) return; // all blocks alike
+    if (a.live != nullptr && *a.live == 0) return; // all blocks alike
     block_state &b = *(block_state *)shared;
     char *row = shared + sizeof b, *weights = row + a.x_bytes;
     char *slots = weights + weights_bytes(a.n_products);
