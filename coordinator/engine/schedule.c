@@ -121,7 +121,7 @@ static flight *free_flight(pipeline *p)
 static void clear(flight *f)
 {
     f->seq = 0;
-    f->prime = f->free_running = f->verify = false;
+    f->prime = f->free_running = f->verify = f->unsplit = false;
     f->short_for_drafts = f->alone = false;
     f->crowd = (worth_crowd){0};
     f->held_ns = 0;
@@ -252,6 +252,7 @@ static status make_body(pipeline *p, flight *f, errmsg *e)
     d.step->n_samplers = d.step->n_stops = 0;
     if (f->prime) d.step->flags |= STEP_PRIME;
     if (f->verify && f->n_rows > f->n_parts) d.step->flags |= STEP_VERIFY;
+    if (f->unsplit) d.step->flags |= STEP_UNSPLIT;
     if (p->step_doors.overlap) d.step->flags |= STEP_OVERLAP;
     if (p->step_doors.prime_pipe) d.step->flags |= STEP_PRIME_PIPE;
     if (p->step_doors.overlap) d.step->slot = p->next_slot;
@@ -308,13 +309,16 @@ static status slide(const flight *f, const flight_part *part, errmsg *e)
     return kvbooks_slide(part->r->session, first, f->free_running ? part->rounds : part->n_rows, e);
 }
 
-static status issue(pipeline *p, flight *f, errmsg *e)
+/* Issue f, or what has to go before it. *wait: nothing may go now. */
+static status issue(pipeline *p, flight *f, bool *wait, errmsg *e)
 {
+    bool wanted = f->unsplit;
     for (uint32_t k = 0; k < f->n_parts; k++) TRY(slide(f, &f->part[k], e));
-    if (p->n_kv_ops > WIRE_KV_OPS_MAX) { /* they go alone; the rows when their turn comes again */
-        clear(f);
-        return send_step(p, f, e);
-    }
+    /* Operations go alone; the rows when their turn comes again. */
+    bool alone = p->n_kv_ops > WIRE_KV_OPS_MAX || (f->unsplit && p->n_kv_ops > 0);
+    if (alone || f->n_parts == 0) clear(f);
+    *wait = !turn_take(p, f->unsplit, wanted);
+    if (*wait) return ST_OK;
     TRY(send_step(p, f, e));
     issued(p, f);
     return ST_OK;
@@ -323,18 +327,17 @@ static status issue(pipeline *p, flight *f, errmsg *e)
 status schedule_issue(pipeline *p, errmsg *e)
 {
     admission_run(p);
-    while (p->n_flights < p->window) {
+    while (p->n_flights < p->window && !turn_waits(p)) {
         flight *f = free_flight(p);
+        bool wait = false;
         CHECK(f != NULL);
         clear(f);
         batch_choose(p, f);
-        if (f->n_parts == 0 && !admission_needs_ops(p)) return ST_OK;
-        if (f->n_parts == 0) {
-            clear(f);
-            TRY(send_step(p, f, e));
-        } else {
-            TRY(issue(p, f, e));
-        }
+        if (f->n_parts > 0 || admission_needs_ops(p))
+            TRY(issue(p, f, &wait, e));
+        else if (!turn_given_up(p))
+            return ST_OK;
+        if (wait) return ST_OK;
     }
     return ST_OK;
 }
