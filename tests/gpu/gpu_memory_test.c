@@ -4,6 +4,7 @@
 #include "coordinator/pipeline.h"
 #include "coordinator/shape/shape.h"
 #include "kernels/backend.h"
+#include "tests/support/small_run.h"
 #include "tests/support/tap.h"
 
 #include "common/clock.h"
@@ -87,7 +88,7 @@ static pipeline *open_case(const memory_case *c, shape *s, int *fd)
     if (shape_fill(*fd, s, 0, NULL, &e) != ST_OK) fail_msg("%s", e.text);
     pipeline_options o = pipeline_options_default(s->name, &d);
     o.model_fd = *fd;
-    o.stage_program = MEMRA_BINARY_DIR "/bin/memra-stage";
+    o.stage_program = small_stage_program();
     o.run_dir = dir;
     o.plan.kv_type = DT_F16;
     o.plan.n_ctx = c->n_ctx;

@@ -18,6 +18,7 @@ shift || true
 steps=("$@")
 ((${#steps[@]} > 0)) || steps=(bench memory truth sanitizer tests soak transports gates placements logits)
 pp=$build/bin/memra-pp
+export MEMRA_BUILD=$build # also where it was moved after it was built
 shared=${MEMRA_SHARED:-$root/../shared}
 jobs_max=${MEMRA_GPU_JOBS:-4}
 work=$(mktemp -d)

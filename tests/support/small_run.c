@@ -2,6 +2,9 @@
 
 #include "tests/support/tap.h"
 
+#include <stdio.h>
+#include <stdlib.h>
+
 void small_model(const char *path, const llama_spec *spec)
 {
     gguf_build *b = gguf_build_llama(spec);
@@ -9,10 +12,18 @@ void small_model(const char *path, const llama_spec *spec)
     gguf_build_free(b);
 }
 
+const char *small_stage_program(void)
+{
+    static char path[4096];
+    const char *build = getenv("MEMRA_BUILD");
+    snprintf(path, sizeof path, "%s/bin/memra-stage", build != NULL ? build : MEMRA_BINARY_DIR);
+    return path;
+}
+
 pipeline_options small_options(const char *path, const char *run_dir, const doors *d)
 {
     pipeline_options o = pipeline_options_default(path, d);
-    o.stage_program = MEMRA_BINARY_DIR "/bin/memra-stage";
+    o.stage_program = small_stage_program();
     o.run_dir = run_dir;
     o.plan.kv_type = DT_F16;
     o.n_threads = 1;

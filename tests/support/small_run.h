@@ -13,6 +13,9 @@ void small_model(const char *path, const llama_spec *spec);
  * d, path and run_dir point to must outlive the options. */
 pipeline_options small_options(const char *path, const char *run_dir, const doors *d);
 
+/* This build's stage program: below $MEMRA_BUILD where a build was moved, static. */
+const char *small_stage_program(void);
+
 pipeline *small_open(const pipeline_options *o);
 
 /* A session that draws greedily. */
