@@ -170,7 +170,7 @@ typedef struct {
     uint64_t seq;
     uint32_t round, g, n_rows, n_live;
     wire_row *rows;
-    bool prime;
+    bool prime, goes_on; /* of its step */
 } piece;
 
 /* The layers, over rows of which one lives at least. */
@@ -221,12 +221,13 @@ static void count_piece(worker *w, const piece *x, uint64_t busy_ns)
 /* What the rows are and hold, from the stage before: the last one, where they are fed to the first. */
 static status receive(worker *w, const piece *x, errmsg *e)
 {
-    bool fed = is_first(w);
-    incoming in = {.slot = rounds_slot(&w->rounds, fed ? x->round - 1 : x->round, x->g),
-                   .seq = x->seq,
+    bool fed = is_first(w), before = fed && x->round == 0;
+    uint32_t round = before ? ROUND_BEFORE : fed ? x->round - 1 : x->round;
+    incoming in = {.slot = rounds_slot(w->rounds.v.step, round, x->g),
+                   .seq = before ? x->seq - 1 : x->seq,
                    .rows = x->rows,
                    .n_rows = x->n_rows,
-                   .drawn = x->round > 0,
+                   .drawn = x->round > 0 || x->goes_on,
                    .n_vocab = w->model->n_vocab};
     if (!fed) in.hidden = stage_hidden(w->body);
     return edges_receive(&w->edges, &in, e);
@@ -236,8 +237,29 @@ static status send_on(worker *w, const piece *x, errmsg *e)
 {
     dev_ptr hidden = {0};
     if (!is_last(w)) hidden = stage_hidden(w->body);
-    return edges_send(&w->edges, rounds_slot(&w->rounds, x->round, x->g), x->seq, x->rows, x->n_rows,
+    return edges_send(&w->edges, rounds_slot(w->rounds.v.step, x->round, x->g), x->seq, x->rows, x->n_rows,
                       hidden, e);
+}
+
+/* Last stage: the rows of step seq, as its last round left them, to the first stage, which walks them on
+ * in the step `next`: groups up to `end`, but for those that went before. */
+static status hand_on(worker *w, uint64_t seq, const wire_step *next, uint32_t end, errmsg *e)
+{
+    for (; w->n_handed < end; w->n_handed++) {
+        uint32_t n_rows, g = w->n_handed;
+        const wire_row *rows = rounds_group(&w->rounds, g, &n_rows);
+        TRY(edges_send(&w->edges, rounds_slot(next, ROUND_BEFORE, g), seq, rows, n_rows, (dev_ptr){0}, e));
+    }
+    return ST_OK;
+}
+
+/* The step that goes on after step seq, where that is the next message and is here already. */
+static const wire_step *next_goes_on(worker *w, uint64_t seq)
+{
+    const mail *m = mailbox_peek(&w->inbox);
+    if (m == NULL || wire_head(m->frame)->kind != WIRE_STEP || wire_head(m->frame)->seq != seq + 1) return NULL;
+    const wire_step *next = wire_body(m->frame);
+    return (next->flags & STEP_GOES_ON) != 0 && next->n_groups == w->rounds.n_groups ? next : NULL;
 }
 
 /* The last stage's end of a piece: the coordinator has the tokens first, then the first stage. */
@@ -246,14 +268,16 @@ static status end_piece(worker *w, const piece *x, const wire_result *r, errmsg 
     rounds_settle(&w->rounds, x->round, x->g);
     TRY(worker_say(w, WIRE_RESULT, x->seq, r, sizeof *r, e));
     rounds_advance(&w->rounds, x->g);
-    if (x->round + 1 == w->rounds.v.step->rounds || w->config.n_stages == 1) return ST_OK;
-    return send_on(w, x, e);
+    if (w->config.n_stages == 1) return ST_OK;
+    if (x->round + 1 < w->rounds.v.step->rounds) return send_on(w, x, e);
+    const wire_step *next = next_goes_on(w, x->seq);
+    return next != NULL ? hand_on(w, x->seq, next, x->g + 1, e) : ST_OK;
 }
 
 static status run_piece(worker *w, piece *x, errmsg *e)
 {
     const step_view *v = &w->rounds.v;
-    bool linked = w->config.n_stages > 1, fed = x->round > 0;
+    bool linked = w->config.n_stages > 1, fed = x->round > 0 || x->goes_on;
     uint64_t busy = 0, begin = now_ns();
     x->rows = rounds_group(&w->rounds, x->g, &x->n_rows);
     /* What the message says is put on the device while the rows are on their way. */
@@ -282,16 +306,27 @@ static status run_piece(worker *w, piece *x, errmsg *e)
 static status step(worker *w, const void *frame, errmsg *e)
 {
     step_view v = wire_step_view(frame);
-    piece x = {.seq = wire_head(frame)->seq, .prime = (v.step->flags & STEP_PRIME) != 0};
+    piece x = {.seq = wire_head(frame)->seq,
+               .prime = (v.step->flags & STEP_PRIME) != 0,
+               .goes_on = (v.step->flags & STEP_GOES_ON) != 0};
     atomic_store_explicit(&w->words->step_entered, x.seq, memory_order_release);
     if (x.seq > w->applied_seq) {
         TRY(stage_kv_ops(w->body, v.kv_ops, v.step->n_kv_ops, e));
         keep_copies(&w->sent, x.seq, v.kv_ops, v.step->n_kv_ops);
         w->applied_seq = x.seq;
     }
+    if (x.goes_on && (x.seq != w->walked_seq + 1 || w->config.n_stages == 1)) {
+        return errmsg_set(e, ST_PROTOCOL, "step %llu goes on after step %llu, the last was %llu",
+                          (unsigned long long)x.seq, (unsigned long long)x.seq - 1,
+                          (unsigned long long)w->walked_seq);
+    }
+    if (x.goes_on && is_last(w)) TRY(hand_on(w, x.seq - 1, v.step, w->rounds.n_groups, e));
+    w->walked_seq = 0;
     TRY(rounds_begin(&w->rounds, &v, e));
+    w->n_handed = 0;
     for (x.round = 0; x.round < v.step->rounds; x.round++)
         for (x.g = 0; x.g < v.step->n_groups; x.g++) TRY(run_piece(w, &x, e));
+    w->walked_seq = x.seq;
     atomic_store_explicit(&w->words->step_done, x.seq, memory_order_release);
     atomic_fetch_add_explicit(&w->words->progress, 1, memory_order_release);
     return ST_OK;

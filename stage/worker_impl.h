@@ -37,6 +37,9 @@ struct worker {
     bool corrupt_replay;             /* kind=corrupt,at=recovery: the next row that it replays */
     bool faulted;
     uint64_t applied_seq;            /* the last step whose KV operations were applied */
+    uint64_t walked_seq;             /* the last step of which all groups were walked, if since then no
+                                      * other message came; 0: none */
+    uint32_t n_handed;               /* of its groups, in its last round, went back to the first stage */
     uint32_t n_replays;              /* since the one with STEP_RESET */
 };
 

@@ -4,9 +4,9 @@
  * Verifying: sessions that generate, each with what may follow, where verify.c finds that faster than
  * the next kind; N such steps keep N stages at work. There is one of the two kinds at a time.
  *
- * Free-running: all sessions that generate, in groups, for several rounds; one step at a time. N
- * groups keep N stages at work: what the last stage drew is there when the first one is through
- * with the groups. A round's length bounds the rounds of a step, for that is how long somebody who
+ * Free-running: all sessions that generate, in groups, for several rounds; one step at a time, and one
+ * that goes on where it ends (sequel.c). N groups keep N stages at work: what the last stage drew is there
+ * when the first one is through with the groups. A round's length bounds the rounds of a step, for that is how long somebody who
  * wants to join, or to leave, waits; beside prompts they are few, so that the prompts get on.
  *
  * Decode: one row each of many sessions. With N stages N + 1 micro-batches keep every stage at work
@@ -98,17 +98,20 @@ static void one_group(flight *f)
 #define ROUNDS_BETWEEN_DRAFTS 8u /* while there were none, but they were worth it before */
 #define ROUNDS_MAX 32u
 #define ROUNDS_NS (50 * NS_PER_MS)
-/* At the end of a step its last group still walks through N - 1 stages, and nothing follows it: of R
- * rounds of N groups the (N - 1) / (R * N)th part. So with several groups a step is longer. */
-#define ROUNDS_GROUPS_NS (250 * NS_PER_MS)
-_Static_assert(ROUNDS_MAX <= WIRE_ROUNDS_MAX && ROUNDS_MAX <= READBACK_RING, "rounds fit");
+/* At the end of a step its last group still walks through N - 1 stages, and nothing follows it where the
+ * step has no sequel: of R rounds of N groups the (N - 1) / (R * N)th part. So with several groups a step
+ * is longer. */
+#define ROUNDS_GROUPS_NS (125 * NS_PER_MS)
+_Static_assert(ROUNDS_MAX <= WIRE_ROUNDS_MAX && 2 * ROUNDS_MAX <= READBACK_RING, "rounds fit");
 
 static bool several_generate(const pipeline *p)
 {
     uint32_t n = 0;
-    for (const session *s = p->ready_first; s != NULL && n < 2; s = s->ready_next)
+    for (const session *s = p->ready_first; s != NULL; s = s->ready_next)
         n += s->first->generation != NULL;
-    return n == 2;
+    for (uint32_t i = 0; i < p->window; i++)
+        if (p->flights[i].seq != 0 && p->flights[i].free_running) n += p->flights[i].n_parts;
+    return n > 1;
 }
 
 static bool prompts_wait(const pipeline *p)
@@ -125,7 +128,8 @@ static uint32_t rounds_now(const pipeline *p)
     uint64_t n = p->round_ns == 0 ? ROUNDS_FIRST : step_ns / p->round_ns + 1;
     if (prompts_wait(p)) n = least(n, ROUNDS_BESIDE_PROMPTS);
     if (p->verify.worth.on) n = least(n, ROUNDS_BETWEEN_DRAFTS);
-    return least(least(n, ROUNDS_MAX), p->plan.rows_max);
+    bool two = p->n_pools > KV_CLASS_WINDOW && p->plan.rows_max > 1; /* a step and its sequel */
+    return least(least(n, ROUNDS_MAX), two ? p->plan.rows_max / 2 : p->plan.rows_max);
 }
 
 /* Groups that can be under way without the first stage taking back what the last one drew: its slots,
@@ -177,8 +181,9 @@ static void choose_free(pipeline *p, flight *f)
 
 static void choose_generations(pipeline *p, flight *f)
 {
-    uint32_t n_flying = in_flight(p, STEP_OF_DRAFTS);
-    if (in_flight(p, STEP_FREE) > 0 || n_flying == p->n_stages) return;
+    uint32_t n_flying = in_flight(p, STEP_OF_DRAFTS), n_free = in_flight(p, STEP_FREE);
+    if (n_free == 1) (void)sequel_choose(p, f, rounds_now(p));
+    if (n_free > 0 || n_flying == p->n_stages) return;
     if (n_flying == 0) admission_press(p);
     switch (verify_choose(p, f, n_flying)) {
     case VERIFY_STEP:

@@ -124,7 +124,7 @@ struct pending {
     pipeline *p;                /* outlives the session */
 };
 
-/* Rows of one request in a step: its rows [first, first + n_rows), neighbours in the step too. Of a
+/* Rows of one request in a step (NULL: a row of nobody, dead): its rows [first, first + n_rows), neighbours in the step too. Of a
  * generation, from position `first` on: one row, in at most `rounds` rounds, or the next token and
  * its drafts in one; n_drawn tokens have come back. */
 typedef struct {
@@ -132,6 +132,7 @@ typedef struct {
     uint64_t first;
     uint32_t n_rows;
     uint32_t rounds, n_drawn;
+    uint32_t ahead;             /* rounds of it that were in flight before this step */
     bool dead;                  /* its live bit was cleared */
     uint32_t token;             /* of the round in hand, as it came back, checked */
     uint32_t drawn[1 + GENERATE_DRAFT_MAX]; /* the same, of a step that verified */
@@ -150,9 +151,12 @@ typedef struct {
  *
  * A free-running step has generations for parts, one row each: group g is the parts (and rows)
  * [group_end[g - 1], group_end[g]). Any other is one group in one round. */
-typedef struct {
+typedef struct flight {
     uint64_t seq;               /* 0: free */
     bool prime, free_running;
+    bool goes_on;               /* free-running, after one that is in flight (sequel.c) */
+    bool overlap;               /* step_doors.overlap when it was issued */
+    struct flight *after;       /* the one that goes on after it; NULL: none does, yet */
     bool verify;                /* of generations, each with its drafts */
     uint32_t n_parts, n_rows, n_results;
     uint32_t rounds, n_groups, group_end[WIRE_GROUPS_MAX];
@@ -374,6 +378,21 @@ typedef enum {
 verify_choice verify_choose(pipeline *p, flight *f, uint32_t n_flying);
 /* Every row of f, a step of generations, is back. */
 void verify_landed(pipeline *p, const flight *f);
+
+/* The generations of f, which is in flight, would verify rather than go on with plain rounds. Drafts that
+ * cost nothing are asked for what has been drawn so far. */
+bool verify_wants(pipeline *p, const flight *f);
+
+/* --- sequel.c: steps that go on where others end ------------------------------------------------------- */
+/* f, an empty flight, becomes the sequel of the free-running step that was issued last, for at most so
+ * many rounds. False: none can be, or should. */
+bool sequel_choose(pipeline *p, flight *f, uint32_t rounds);
+/* f is not issued after all. */
+void sequel_give_up(pipeline *p, const flight *f);
+/* The generation of part part_i has ended in the step before f. */
+void sequel_leave(flight *f, uint32_t part_i);
+/* The step before f is back: it stands by itself. */
+void sequel_begins(flight *f);
 
 /* --- admission.c: who gets KV -------------------------------------------------------------------------- */
 /* Its first request cannot go before it has KV. */

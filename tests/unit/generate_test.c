@@ -135,12 +135,13 @@ static void one_session_equals_its_steps(void **state)
         pipeline_stage(p, 0, &first);
         pipeline_stage(p, n - 1, &last);
         assert_int_equal(first.n_rows - before.n_rows, 100);
-        /* Far fewer messages than tokens; each round after the first crossed from last to first. */
+        /* Far fewer messages than tokens; each round after the first crossed from last to first, and of
+         * the first ones those of steps that went on where another ended. */
         uint64_t n_steps = first.n_steps - before.n_steps;
         assert_true(n_steps <= 30);
         assert_int_equal(first.n_free_rounds, 100 - n_steps);
-        if (n > 1) assert_int_equal(first.rx_rows, 100 - n_steps);
-        if (n > 1) assert_int_equal(last.tx_rows, 100 - n_steps);
+        if (n > 1) assert_in_range(first.rx_rows, 100 - n_steps + 1, 99);
+        if (n > 1) assert_int_equal(last.tx_rows, first.rx_rows);
         goes_on(s, 3, 100);
         session_drop(s);
         pipeline_close(p);
