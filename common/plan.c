@@ -66,9 +66,13 @@ void scratch_layout_make(scratch_layout *out, const model_desc *m, uint32_t rows
     out->table = take(&end, n_kinds * r, u32);
     out->tables = take(&end, n_kinds * r * plan_blocks_per_ctx(n_ctx), u32);
     out->live = take(&end, r, 1);
-    out->finite = take(&end, r + 1, 1);
-    out->logits = end;
-    if (last_stage) out->logits = take(&end, (uint64_t)PLAN_LOGITS_ROWS * m->n_vocab, f32);
+    out->finite = take(&end, r + PLAN_HEAD_ROWS, 1);
+    out->logits = out->kept_logits = out->sampler = end;
+    if (last_stage) {
+        out->logits = take(&end, (uint64_t)PLAN_LOGITS_ROWS * m->n_vocab, f32);
+        out->kept_logits = take(&end, (uint64_t)PLAN_LOGITS_ROWS * m->n_vocab, f32);
+        out->sampler = take(&end, 1, sampler_scratch_bytes(m->n_vocab));
+    }
     out->bytes = end;
 }
 
@@ -76,13 +80,13 @@ void host_layout_make(host_layout *out, const model_desc *m, const stage_limits 
 {
     uint64_t r = l->rows_max, end = 0, f32 = sizeof(float), u32 = sizeof(uint32_t);
     uint64_t per_ctx = plan_blocks_per_ctx(l->n_ctx), n_kinds = model_n_kinds(m);
-    out->rows = take(&end, r, sizeof(wire_row));
+    out->rows = take(&end, 2 * r, sizeof(wire_row));
     out->tokens = take(&end, r, u32);
     out->position = take(&end, r, u32);
     out->table = take(&end, n_kinds * r, u32);
     out->tables = take(&end, n_kinds * r * per_ctx, u32);
     out->live = take(&end, r, 1);
-    out->finite = take(&end, r + 1, 1);
+    out->finite = take(&end, r + PLAN_HEAD_ROWS, 1);
     take_angles(&end, m, r, out->cos, out->sin);
     out->readback_seen = take(&end, l->n_readback, u32);
     out->branches = take(&end, l->n_branches, PLAN_BRANCH_BYTES);
@@ -90,11 +94,12 @@ void host_layout_make(host_layout *out, const model_desc *m, const stage_limits 
         out->branch_tables[k] = take(&end, k < n_kinds ? l->n_branches * per_ctx : 0, u32);
         out->block_users[k] = take(&end, l->n_blocks[k], u32);
     }
-    out->history = out->logits = out->sampler = end;
+    out->history = out->logits = out->sample_rows = out->sample_results = end;
     if (l->last_stage) {
         out->history = take(&end, (uint64_t)l->n_blocks[KV_CLASS_GLOBAL] * BLOCK_POSITIONS, u32);
         out->logits = take(&end, (uint64_t)PLAN_LOGITS_ROWS * m->n_vocab, f32);
-        out->sampler = take(&end, 1, sampler_scratch_bytes(m->n_vocab));
+        out->sample_rows = take(&end, PLAN_HEAD_ROWS, PLAN_SAMPLE_BYTES);
+        out->sample_results = take(&end, PLAN_HEAD_ROWS, PLAN_RESULT_BYTES);
     }
     out->bytes = end;
 }

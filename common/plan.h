@@ -91,6 +91,7 @@ MUST_USE status plan_fits(plan *p, const model_desc *m, uint64_t free_bytes, err
 /* The pieces of a stage's scratch arena on the device, in bytes from its start, each on a border of
  * 64 bytes: one formula for plan and stage. All f32 unless said; R = rows_max. */
 #define PLAN_LOGITS_ROWS 16u
+#define PLAN_HEAD_ROWS   64u /* H: rows whose results are on their way together */
 typedef struct {
     uint64_t hidden;   /* [R, n_embd]: the residual stream; what boundaries fill and send */
     uint64_t normed;   /* [R, n_embd] */
@@ -101,8 +102,10 @@ typedef struct {
     uint64_t tokens, position;           /* u32 [R] x 2 */
     uint64_t table;        /* u32 [kinds, R] */
     uint64_t tables;       /* u32 [kinds * R * blocks_per_ctx]: tables of the step's branches */
-    uint64_t live, finite; /* u8 [R], [R + 1] */
-    uint64_t logits;       /* [PLAN_LOGITS_ROWS, n_vocab]; last stage only */
+    uint64_t live, finite; /* u8 [R], [R + H]: the rows', then those of logits */
+    uint64_t logits;       /* [PLAN_LOGITS_ROWS, n_vocab]; from here on: last stage only */
+    uint64_t kept_logits;  /* the same: of rows whose logits the host wants, while it reads them */
+    uint64_t sampler;      /* sampler_scratch_bytes */
     uint64_t bytes;
 } scratch_layout;
 void scratch_layout_make(scratch_layout *out, const model_desc *m, uint32_t rows_max,
@@ -118,12 +121,14 @@ typedef struct {
 /* The pieces of a stage's host memory, likewise: what a step uploads and downloads, and the KV
  * bookkeeping. */
 #define PLAN_BRANCH_BYTES 40u
+#define PLAN_SAMPLE_BYTES 1152u
+#define PLAN_RESULT_BYTES 16u
 typedef struct {
-    uint64_t rows;                    /* wire_row [R] */
+    uint64_t rows;                    /* wire_row [2, R]: of the step in hand and the one before */
     uint64_t tokens, position;        /* u32 [R] x 2 */
     uint64_t table;                   /* u32 [kinds, R] */
     uint64_t tables;                  /* u32 [kinds * R * blocks_per_ctx] */
-    uint64_t live, finite;            /* u8 [R], [R + 1] */
+    uint64_t live, finite;            /* u8 [R], [R + H] */
     uint64_t cos[LAYER_KINDS], sin[LAYER_KINDS]; /* f32 [R, n_rot / 2] x 2 */
     uint64_t readback_seen;           /* u32 [n_readback] */
     uint64_t branches;                /* PLAN_BRANCH_BYTES [n_branches] */
@@ -131,7 +136,7 @@ typedef struct {
     uint64_t block_users[KV_POOLS];   /* u32 [n_blocks] by class */
     uint64_t history; /* u32 [n_blocks of class global, KV_BLOCK]; from here on: last stage only */
     uint64_t logits;  /* f32 [PLAN_LOGITS_ROWS, n_vocab] */
-    uint64_t sampler; /* sampler_scratch_bytes */
+    uint64_t sample_rows, sample_results; /* [H] of PLAN_SAMPLE_BYTES, of PLAN_RESULT_BYTES */
     uint64_t bytes;
 } host_layout;
 void host_layout_make(host_layout *out, const model_desc *m, const stage_limits *l);

@@ -35,7 +35,7 @@ static bool config_valid(const wire_config *c)
            c->n_readback >= 1 &&
            (c->kv_type == DT_F32 || c->kv_type == DT_F16 || c->kv_type == DT_BF16) &&
            (c->device == DEVICE_CPU || c->device == DEVICE_CUDA) &&
-           terminated(c->cuda_uuid, sizeof c->cuda_uuid) && c->n_threads >= 1 && c->run_block_fd >= 0 && c->readback_fd >= 0 &&
+           terminated(c->cuda_uuid, sizeof c->cuda_uuid) && c->n_threads >= 1 && c->run_block_fd >= 0 && c->readback_fd >= 0 && c->trace_fd >= 0 &&
            (c->in_fd >= 0) == linked && (c->out_fd >= 0) == linked && c->journal_in_fd >= -1 &&
            c->journal_out_fd >= -1 && c->n_model_fds >= 1 &&
            c->n_model_fds <= GGUF_FILES_MAX && terminated(c->build, sizeof c->build) &&

@@ -74,7 +74,8 @@ typedef struct {
 typedef struct {
     char build[32];                  /* the coordinator's; a stage refuses another */
     uint32_t stage_i, n_stages, epoch, n_layers; /* epoch: of this incarnation */
-    uint32_t edge_epoch, reserved;   /* of all boundaries */
+    uint32_t edge_epoch;             /* of all boundaries */
+    int32_t trace_fd;                /* tracering.h; 0: no trace is written */
     uint32_t layer_begin, layer_end;
     uint32_t n_ctx, n_branches, rows_max, n_readback;
     uint32_t n_blocks[KV_CLASS_COUNT];

@@ -22,6 +22,7 @@ typedef struct pipeline pipeline;
 typedef struct session session;
 typedef struct pending pending;
 typedef struct generation generation;
+struct trace;
 
 /* Told while opening, from the engine thread: bytes loaded per stage. */
 typedef void (*pipeline_progress)(void *ctx, uint32_t stage, uint64_t done_bytes,
@@ -45,6 +46,7 @@ typedef struct {
     uint32_t restart_window_ms;  /* 0: 60 s */
     pipeline_progress on_progress; /* may be NULL */
     void *progress_ctx;
+    struct trace *trace;         /* coordinator/trace/trace.h, open as long as the pipeline; NULL: none */
 } pipeline_options;
 
 #define RESTARTS_DEFAULT 10u

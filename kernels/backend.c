@@ -24,6 +24,7 @@ bool backend_takes(op_kind op, dtype t)
     case OP_GELU_MUL:
     case OP_ADD:
     case OP_CHECK_FINITE:
+    case OP_SAMPLE:
         return t == DT_F32;
     case OP_COPY:
         return dtype_get(t) != NULL;

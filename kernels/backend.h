@@ -17,6 +17,7 @@
 #include "common/doors.h"
 #include "common/dtype.h"
 #include "common/status.h"
+#include "kernels/sample.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -52,7 +53,7 @@ typedef struct {
 } backend_event;
 
 typedef enum { OP_EMBED, OP_RMS_NORM, OP_MATMUL, OP_ROPE, OP_KV_WRITE, OP_ATTENTION, OP_SILU_MUL,
-               OP_ADD, OP_COPY, OP_CHECK_FINITE, OP_GELU_MUL } op_kind;
+               OP_ADD, OP_COPY, OP_CHECK_FINITE, OP_GELU_MUL, OP_SAMPLE } op_kind;
 
 /* Where to run: filled from the plan. */
 typedef struct {
@@ -117,7 +118,26 @@ typedef struct {
 typedef struct backend_walk backend_walk;
 
 typedef struct {
+    dev_ptr rows;            /* sample_row [n_rows] */
+    dev_ptr flags;           /* u8 by row_i: 1 where the hidden state holds NaN or infinity */
+    dev_ptr tokens, live;    /* 0: none; u32 and u8 by row_i: what the next walk of the row begins
+                                with: the token drawn, 0 where none was; live becomes 0 where the row
+                                ends, drew a stop or nothing */
+    dev_ptr scratch;         /* sampler_scratch_bytes(n_vocab) */
+    uint32_t n_vocab;
+} sample_args;
+
+/* A part of an upload. */
+typedef struct {
+    dev_ptr to;
+    const void *host;
+    uint64_t bytes;
+} upload_piece;
+
+typedef struct {
     const char *name;        /* "cpu", "cuda" */
+    bool in_call;            /* an op has run when its call returns: to put work behind work that runs
+                                gains nothing */
 
     /* Open a device. ST_RESOURCES with *e: no such device, no memory, ISA not on this machine. */
     status (*device_open)(backend_device **out, const device_spec *s, errmsg *e);
@@ -129,7 +149,8 @@ typedef struct {
     /* Zeroed memory, 64-byte aligned. ST_RESOURCES with *e saying bytes and what was free. */
     status (*alloc)(backend_device *d, dev_ptr *out, uint64_t bytes, errmsg *e);
     void (*free)(backend_device *d, dev_ptr p, uint64_t bytes);
-    /* Zeroed host memory that the device reads and writes fast (cuda: pinned); ST_RESOURCES. */
+    /* Zeroed host memory that the device reads and writes fast (cuda: pinned), and that ops can name
+     * by a dev_ptr of its address; ST_RESOURCES. */
     status (*host_alloc)(backend_device *d, void **out, uint64_t bytes, errmsg *e);
     void (*host_free)(backend_device *d, void *host);
 
@@ -152,6 +173,11 @@ typedef struct {
     status (*upload)(backend_queue *q, dev_ptr to, const void *host, uint64_t bytes);
     status (*download)(backend_queue *q, void *host, dev_ptr from, uint64_t bytes);
     status (*copy)(backend_queue *q, dev_ptr to, dev_ptr from, uint64_t bytes);
+    /* n uploads in one; host as with upload. */
+    status (*upload_all)(backend_queue *q, const upload_piece *piece, uint32_t n);
+    /* download beside the queue: it begins when what was put there before has run, and what is put
+     * there later does not wait for it; `from` must not be written until *done is done. */
+    status (*drain)(backend_queue *q, void *host, dev_ptr from, uint64_t bytes, backend_event *done);
     status (*event_record)(backend_queue *q, backend_event *out);
     status (*queue_wait)(backend_queue *q, backend_event ev);     /* q goes on after ev */
     status (*event_wait)(backend_queue *q, backend_event ev);     /* the host waits */
@@ -190,6 +216,10 @@ typedef struct {
     status (*add)(backend_queue *q, dev_ptr x, dev_ptr y, uint64_t n);
     /* flags[r] = 1 when row r of x [n_rows, n] holds NaN or infinity, else 0; u8 [n_rows]. */
     status (*check_finite)(backend_queue *q, dev_ptr flags, dev_ptr x, uint32_t n, uint32_t n_rows);
+    /* out[r], sample_result: the token that sampler_draw gives for row r of logits [n_rows, n_vocab],
+     * the same one on every device. */
+    status (*sample)(backend_queue *q, dev_ptr out, dev_ptr logits, const sample_args *a,
+                     uint32_t n_rows);
     /* Optional (NULL), with the bits of the ops above in turn. add, then rms_norm of x: */
     status (*add_rms_norm)(backend_queue *q, dev_ptr out, dev_ptr x, dev_ptr y, dev_ptr w,
                            uint32_t n, float eps, uint32_t n_rows);
@@ -209,7 +239,8 @@ typedef struct {
      * these shapes and types. *out must be closed before its device. ST_RESOURCES. */
     status (*walk_open)(backend_device *d, backend_walk **out, const walk_desc *w, errmsg *e);
     void (*walk_close)(backend_walk *w);
-    /* Everything but the embedding; head: the output's norm and product too. */
+    /* Everything but the embedding; head: the output's norm and product too. A row that is not live:
+     * nothing. */
     status (*walk)(backend_queue *q, const backend_walk *w, bool head);
 
     /* Devices with memory of their own; NULL: weights are used where the file's pages lie.

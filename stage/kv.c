@@ -179,10 +179,14 @@ void kv_row_place(kv_cache *c, const wire_row *r, uint32_t *tables, uint32_t *n_
         }
         at[k] = t->step_table;
     }
-    if (c->history != NULL) {
-        uint64_t block = kv_entries(c, KV_CLASS_GLOBAL, r->branch)[r->position / KV_BLOCK];
-        c->history[block * KV_BLOCK + r->position % KV_BLOCK] = r->token;
-    }
+    kv_row_remember(c, r);
+}
+
+void kv_row_remember(kv_cache *c, const wire_row *r)
+{
+    if (c->history == NULL) return;
+    uint64_t block = kv_entries(c, KV_CLASS_GLOBAL, r->branch)[r->position / KV_BLOCK];
+    c->history[block * KV_BLOCK + r->position % KV_BLOCK] = r->token;
 }
 
 uint32_t kv_block_of(const kv_cache *c, uint32_t branch, uint32_t position)

@@ -107,6 +107,9 @@ MUST_USE status kv_row_check(kv_cache *c, const wire_row *r, uint32_t row_i, err
 void kv_row_place(kv_cache *c, const wire_row *r, uint32_t *tables, uint32_t *n_used,
                   uint32_t at[KV_POOLS]);
 
+/* The token of a placed row is another one. */
+void kv_row_remember(kv_cache *c, const wire_row *r);
+
 /* The global block that a placed row's position lies in. */
 uint32_t kv_block_of(const kv_cache *c, uint32_t branch, uint32_t position);
 

@@ -62,31 +62,52 @@ static uint32_t place_rows(stage *s, const wire_row *rows, uint32_t n_rows)
     return n_used;
 }
 
-#define UPLOAD(piece, type, n)                                                                     \
-    TRY_OP(upload, SCRATCH(s, piece), HOST(s, void, piece), (n) * sizeof(type))
+/* What of a row the device finds by itself when the head has fed it (stage_rows_ahead). */
+typedef enum { FROM_HOST, FROM_HEAD } token_source;
 
-static status upload_rows(stage *s, uint32_t n_rows, uint32_t n_tables, errmsg *e)
+static status upload_rows(stage *s, uint32_t n_rows, uint32_t n_tables, token_source source, errmsg *e)
 {
-    UPLOAD(tokens, uint32_t, n_rows);
-    UPLOAD(position, uint32_t, n_rows);
-    UPLOAD(tables, uint32_t, n_tables);
-    UPLOAD(live, uint8_t, n_rows);
+    upload_piece piece[4 + 3 * LAYER_KINDS];
+    uint32_t n = 0;
+#define PIECE(name, bytes)                                                                         \
+    piece[n++] = (upload_piece){SCRATCH(s, name), HOST(s, void, name), (bytes)}
+    if (source == FROM_HOST) {
+        PIECE(tokens, n_rows * sizeof(uint32_t));
+        PIECE(live, n_rows);
+    }
+    PIECE(position, n_rows * sizeof(uint32_t));
+    PIECE(tables, n_tables * sizeof(uint32_t));
     for (uint32_t k = 0; k < s->n_kinds; k++) {
         uint64_t n_angles = (uint64_t)n_rows * s->rope[k].n_pairs, at = k * s->config.rows_max;
-        TRY_OP(upload, stage_table(s, (layer_kind)k), HOST(s, uint32_t, table) + at,
-               n_rows * sizeof(uint32_t));
-        UPLOAD(cos[k], float, n_angles);
-        UPLOAD(sin[k], float, n_angles);
+        piece[n++] = (upload_piece){stage_table(s, (layer_kind)k), HOST(s, uint32_t, table) + at,
+                                    n_rows * sizeof(uint32_t)};
+        PIECE(cos[k], n_angles * sizeof(float));
+        PIECE(sin[k], n_angles * sizeof(float));
     }
+#undef PIECE
+    TRY_OP(upload_all, piece, n);
     s->staged = true;
     status recorded = s->b->event_record(s->q, &s->staged_event);
     return recorded == ST_OK ? ST_OK : stage_op_failed(s, recorded, "event_record", e);
 }
 
-status stage_rows(stage *s, const wire_row *rows, uint32_t n_rows, uint32_t n_samplers, errmsg *e)
+static void measure_rows(stage *s)
+{
+    const wire_row *rows = s->rows;
+    s->n_positions = s->n_runs = 0;
+    for (uint32_t i = 0; i < s->n_rows; i++) {
+        bool goes_on = i > 0 && (rows[i - 1].flags & ROW_LIVE) != 0 &&
+                       rows[i - 1].branch == rows[i].branch;
+        if (rows[i].position >= s->n_positions) s->n_positions = rows[i].position + 1;
+        if ((rows[i].flags & ROW_LIVE) != 0 && !goes_on) s->n_runs++;
+    }
+}
+
+static status take(stage *s, const wire_row *rows, uint32_t n_rows, uint32_t n_samplers,
+                   token_source source, errmsg *e)
 {
     s->n_rows = s->n_samplers = 0;
-    s->walked_head = false; /* of the step before */
+    s->walked_head = s->unchecked = false; /* of the step before */
     if (n_rows > s->config.rows_max) {
         return errmsg_set(e, ST_PROTOCOL, "a step of %u rows: the largest has %u", n_rows,
                           s->config.rows_max);
@@ -96,16 +117,33 @@ status stage_rows(stage *s, const wire_row *rows, uint32_t n_rows, uint32_t n_sa
         TRY(check_row(s, &rows[i], i, n_samplers, e));
     if (n_rows == 0) return ST_OK;
     if (s->staged) TRY_OP(event_wait, s->staged_event);
-    memcpy(HOST(s, wire_row, rows), rows, n_rows * sizeof *rows);
-    TRY(upload_rows(s, n_rows, place_rows(s, rows, n_rows), e));
-    s->n_positions = s->n_runs = 0;
-    for (uint32_t i = 0; i < n_rows; i++) {
-        bool goes_on = i > 0 && (rows[i - 1].flags & ROW_LIVE) != 0 &&
-                       rows[i - 1].branch == rows[i].branch;
-        if (rows[i].position >= s->n_positions) s->n_positions = rows[i].position + 1;
-        if ((rows[i].flags & ROW_LIVE) != 0 && !goes_on) s->n_runs++;
-    }
+    wire_row *first = HOST(s, wire_row, rows);
+    s->rows = s->rows == first ? first + s->config.rows_max : first;
+    memcpy(s->rows, rows, n_rows * sizeof *rows);
+    TRY(upload_rows(s, n_rows, place_rows(s, rows, n_rows), source, e));
     s->n_rows = n_rows;
     s->n_samplers = n_samplers;
+    measure_rows(s);
     return ST_OK;
+}
+
+status stage_rows(stage *s, const wire_row *rows, uint32_t n_rows, uint32_t n_samplers, errmsg *e)
+{
+    return take(s, rows, n_rows, n_samplers, FROM_HOST, e);
+}
+
+status stage_rows_ahead(stage *s, const wire_row *rows, uint32_t n_rows, uint32_t n_samplers,
+                        errmsg *e)
+{
+    CHECK(s->first && s->last);
+    return take(s, rows, n_rows, n_samplers, FROM_HEAD, e);
+}
+
+void stage_rows_known(stage *s, const wire_row *rows)
+{
+    for (uint32_t i = 0; i < s->n_rows; i++) {
+        s->rows[i].token = rows[i].token;
+        if ((rows[i].flags & ROW_LIVE) == 0) s->rows[i].flags &= ~ROW_LIVE;
+        if ((s->rows[i].flags & ROW_LIVE) != 0) kv_row_remember(&s->kv, &s->rows[i]);
+    }
 }

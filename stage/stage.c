@@ -70,6 +70,7 @@ static status check_ops(const stage *s, errmsg *e)
          s->m->ffn == FFN_GEGLU ? "gelu_mul" : "silu_mul"},
         {OP_ADD, DT_F32, "add"},
         {OP_COPY, DT_F32, "copy"},
+        {OP_SAMPLE, DT_F32, "sample"},
         {OP_CHECK_FINITE, DT_F32, "check_finite"},
         {OP_KV_WRITE, s->kv.type, "kv_write"},
         {OP_ATTENTION, s->kv.type, "attention"},

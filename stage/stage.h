@@ -71,6 +71,16 @@ uint32_t stage_block(const stage *s, const wire_row *r);
 MUST_USE status stage_rows(stage *s, const wire_row *rows, uint32_t n_rows, uint32_t n_samplers,
                            errmsg *e);
 
+/* Where one stage is the whole trunk: rows that go on from the step whose head is in flight
+ * (stage_head_begin with feeds), the same rows in the same order, each at its next position. Its token
+ * is what it draws there, and it lives unless it draws a stop: both are found on the device, where the
+ * walk may be put behind that head at once. What the host knows of them here (dead rows: those that had
+ * their rounds) is checked as above. stage_rows_known tells the rest, token and live bit, after that
+ * head's end and before the next one begins. */
+MUST_USE status stage_rows_ahead(stage *s, const wire_row *rows, uint32_t n_rows, uint32_t n_samplers,
+                                 errmsg *e);
+void stage_rows_known(stage *s, const wire_row *rows);
+
 /* First stage: the rows' embeddings into stage_hidden. */
 MUST_USE status stage_embed(stage *s, errmsg *e);
 
@@ -79,16 +89,36 @@ MUST_USE status stage_embed(stage *s, errmsg *e);
 dev_ptr stage_hidden(const stage *s);
 
 /* Walk the stage's layers over the rows given to stage_rows. ST_NAN: NaN or infinity in the result
- * of a live row; *e names the stage, its layers, session and position. head_follows: stage_head is
- * the next call, so that a last stage may begin it here; the wait and ST_NAN are stage_head's then. */
+ * of a live row; *e names the stage, its layers, session and position. head_follows: a stage_head or
+ * stage_head_begin is the next call, so that a last stage need not wait and may begin it here; ST_NAN is
+ * the head's then. */
 MUST_USE status stage_walk(stage *s, bool head_follows, errmsg *e);
 
+typedef struct {
+    const sampler_params *samplers; /* as many as stage_rows was told; read during the call */
+    readback *out;                  /* n_vocab of the model, at least n_readback rows and n_branches
+                                       rings; until the end */
+    uint64_t seq;                   /* what results are committed with */
+    uint32_t *drawn;                /* NULL, or [n_rows] until the end: the token of each row,
+                                       TOKEN_NONE where none was drawn */
+    bool feeds;                     /* stage_rows_ahead follows: what the rows draw in this round, whose
+                                       rounds are over then, and which ids stop them */
+    uint32_t round;
+    const wire_stops *stops;        /* by wire_row.stop_i; read during the call */
+} stage_head_args;
+
 /* Last stage: output norm and head for the live rows that ask for logits or a token, in row order;
- * draws tokens (sampler.h, history by KV block), commits each result with seq. samplers: as many as
- * stage_rows was told; out: n_vocab of the model, at least n_readback rows and n_branches rings. A
- * row of NaN logits is committed with status ST_NAN and no token. ST_PROTOCOL: a sampler that a row
- * names is out of range. *n_committed: results written. drawn: NULL, or [n_rows], the token of each
- * row, TOKEN_NONE where none was drawn. */
+ * draws tokens (sampler.h, history by KV block) on the device. stage_head_end waits for it and commits
+ * each result with seq. Until then the results of the step's last PLAN_HEAD_ROWS rows (PLAN_LOGITS_ROWS
+ * where one wants logits) are on the device, and stage_rows and stage_walk of the next step may come in
+ * between: what the host wants is read beside them. What stands before those rows is committed at once.
+ * A head that was begun and not ended is dropped by the next stage_head_begin. A row of NaN logits is
+ * committed with status ST_NAN and no token. ST_PROTOCOL: a sampler that a row names is out of range;
+ * ST_NAN as stage_walk's. *n_committed: results written. */
+MUST_USE status stage_head_begin(stage *s, const stage_head_args *a, errmsg *e);
+MUST_USE status stage_head_end(stage *s, uint32_t *n_committed, errmsg *e);
+
+/* Both, one after the other; nothing is fed. */
 MUST_USE status stage_head(stage *s, const sampler_params *samplers, readback *out, uint64_t seq,
                            uint32_t *n_committed, uint32_t *drawn, errmsg *e);
 

@@ -11,6 +11,20 @@
 #include "stage/stage.h"
 #include "stage/weights.h"
 
+/* The end of a step, from stage_head_begin to stage_head_end. */
+typedef struct {
+    readback *out;
+    uint64_t seq;
+    uint32_t *drawn;              /* by row; may be NULL */
+    const wire_row *rows;         /* [n_rows] of its step */
+    uint32_t n_rows, n_committed;
+    uint32_t n, row_i[PLAN_HEAD_ROWS]; /* rows whose results are on their way */
+    bool keeps;                   /* logits among them */
+    bool unchecked;               /* nobody has looked yet whether the hidden states are finite */
+    bool flags;                   /* they are told by the host's flags; otherwise by the results */
+    backend_event done, drained;
+} head_flight;
+
 struct stage {
     const backend *b;
     backend_device *device;
@@ -32,7 +46,10 @@ struct stage {
     char *host;
     backend_walk *walk;          /* a step of one row in one launch; NULL: by ops */
     bool walked_head;            /* of the step in hand: its one row's logits are on the way */
+    bool unchecked;              /* the same: stage_head must look whether hidden states are finite */
+    head_flight head;
 
+    wire_row *rows;              /* of the step in hand, in one of host_layout's two places */
     uint32_t n_rows, n_samplers; /* of the step in hand */
     uint32_t n_positions;        /* its rows' are below it */
     uint32_t n_runs;             /* of live rows of one branch, side by side */
@@ -62,8 +79,10 @@ status stage_op_failed(const stage *s, status code, const char *op, errmsg *e);
 /* Have the backend's one launch for a step of one row, if it has one for this model. */
 MUST_USE status stage_walk_open(stage *s, errmsg *e);
 
-/* A row whose hidden state is NaN or infinite, by the host's finite flags. */
-MUST_USE status stage_check_finite(const stage *s, errmsg *e);
+/* ST_NAN: the row's hidden state is NaN or infinite. */
+MUST_USE status stage_poisoned(const stage *s, const wire_row *r, errmsg *e);
+/* Any live one of rows, by the host's finite flags. */
+MUST_USE status stage_check_finite(const stage *s, const wire_row *rows, uint32_t n_rows, errmsg *e);
 
 /* Whether the row wants logits or a token. */
 static inline bool stage_row_asks(const wire_row *r)

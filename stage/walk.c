@@ -93,19 +93,20 @@ static status run_layer(stage *s, uint32_t layer_i, errmsg *e)
     return add_block(s, w->ffn_post_norm, next, e);
 }
 
-status stage_check_finite(const stage *s, errmsg *e)
+status stage_poisoned(const stage *s, const wire_row *r, errmsg *e)
+{
+    return errmsg_set(e, ST_NAN,
+                      "stage %u (layers %u..%u): NaN or infinity in the hidden state of session "
+                      "%u at position %u",
+                      s->config.stage_i, s->config.layer_begin, s->config.layer_end - 1, r->session,
+                      r->position);
+}
+
+status stage_check_finite(const stage *s, const wire_row *rows, uint32_t n_rows, errmsg *e)
 {
     const uint8_t *finite = HOST(s, uint8_t, finite);
-    const wire_row *rows = HOST(s, wire_row, rows);
-    for (uint32_t i = 0; i < s->n_rows; i++) {
-        if (finite[i] == 0 || (rows[i].flags & ROW_LIVE) == 0) continue;
-        return errmsg_set(
-            e, ST_NAN,
-            "stage %u (layers %u..%u): NaN or infinity in the hidden state of session "
-            "%u at position %u",
-            s->config.stage_i, s->config.layer_begin, s->config.layer_end - 1, rows[i].session,
-            rows[i].position);
-    }
+    for (uint32_t i = 0; i < n_rows; i++)
+        if (finite[i] != 0 && (rows[i].flags & ROW_LIVE) != 0) return stage_poisoned(s, &rows[i], e);
     return ST_OK;
 }
 
@@ -116,7 +117,7 @@ static status wait_finite(stage *s, errmsg *e)
     TRY_OP(download, HOST(s, void, finite), SCRATCH(s, finite), s->n_rows);
     TRY_OP(event_record, &ev);
     TRY_OP(event_wait, ev);
-    return stage_check_finite(s, e);
+    return stage_check_finite(s, s->rows, s->n_rows, e);
 }
 
 /* --- one row in one launch ------------------------------------------------------------------ */
@@ -186,24 +187,24 @@ status stage_walk_open(stage *s, errmsg *e)
     return s->b->walk_open(s->device, &s->walk, &w, e);
 }
 
-static status walk_one(stage *s, bool head_follows, errmsg *e)
+static status walk_one(stage *s, errmsg *e)
 {
-    s->walked_head = head_follows && s->last && stage_row_asks(HOST(s, wire_row, rows));
+    s->walked_head = s->unchecked && stage_row_asks(s->rows);
     TRY_OP(walk, s->walk, s->walked_head);
     TRY(stage_walked(s, s->n_layers, e));
-    return s->walked_head ? ST_OK : wait_finite(s, e);
+    return s->unchecked ? ST_OK : wait_finite(s, e);
 }
 
 status stage_walk(stage *s, bool head_follows, errmsg *e)
 {
     s->walked_head = false;
     if (s->n_rows == 0) return ST_OK;
-    if (s->walk != NULL && s->n_rows == 1 && (HOST(s, wire_row, rows)->flags & ROW_LIVE) != 0)
-        return walk_one(s, head_follows, e);
+    s->unchecked = head_follows && s->last;
+    if (s->walk != NULL && s->n_rows == 1 && (s->rows->flags & ROW_LIVE) != 0) return walk_one(s, e);
     for (uint32_t i = 0; i < s->n_layers; i++) {
         TRY(run_layer(s, i, e));
         TRY(stage_walked(s, i + 1, e));
     }
     TRY_OP(check_finite, SCRATCH(s, finite), SCRATCH(s, hidden), s->m->n_embd, s->n_rows);
-    return wait_finite(s, e);
+    return s->unchecked ? ST_OK : wait_finite(s, e);
 }

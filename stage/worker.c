@@ -63,10 +63,19 @@ void worker_inject_recovery(worker *w)
     if (inject_at(&w->injector, FAULT_AT_RECOVERY, FAULT_STEP_ANY)) w->corrupt_replay = true;
 }
 
-static status load(worker *w, const wire_config *c, errmsg *e)
+static status open_trace(worker *w, errmsg *e)
+{
+    if (w->config.trace_fd == 0) return ST_OK;
+    TRY(trace_block_map(&w->traces, w->config.trace_fd, w->config.n_stages + 1, e));
+    w->trace = &w->traces->ring[w->stage_i];
+    return ST_OK;
+}
+
+static status load_all(worker *w, const wire_config *c, errmsg *e)
 {
     w->config = *c;
     w->configured = true;
+    TRY(open_trace(w, e));
     if (strcmp(c->build, MEMRA_BUILD_ID) != 0) {
         return errmsg_set(e, ST_RESOURCES, "memra-pp is of build %s, memra-stage of build %s: install both "
                           "from one build", c->build, MEMRA_BUILD_ID);
@@ -110,10 +119,21 @@ static status load(worker *w, const wire_config *c, errmsg *e)
     return worker_say(w, WIRE_LOADED, 0, &loaded, sizeof loaded, e);
 }
 
+static status load(worker *w, const wire_config *c, errmsg *e)
+{
+    span loading = span_begin(TRACE_LOAD);
+    status s = load_all(w, c, e);
+    span_end(s == ST_OK ? w->trace : NULL, &loading, (trace_event){0});
+    return s;
+}
+
 static status probe(worker *w, errmsg *e)
 {
     set_state(w, STAGE_PROBING);
-    TRY(edges_connect(&w->edges, stage_hidden(w->body), w->corrupt_probe, e));
+    span probing = span_begin(TRACE_PROBE);
+    status s = edges_connect(&w->edges, stage_hidden(w->body), w->corrupt_probe, e);
+    span_end(s == ST_OK ? w->trace : NULL, &probing, (trace_event){0});
+    TRY(s);
     set_state(w, STAGE_READY);
     wire_probed p = {.n_probes = (uint32_t)atomic_load(&w->words->n_probes)};
     const edge *in = &w->edges.in;
@@ -218,6 +238,23 @@ static void count_piece(worker *w, const piece *x, uint64_t busy_ns)
     if (x->round > 0) add(&w->words->n_free_rounds, 1);
 }
 
+/* Its rows' tokens come from the piece of the round before, not from the message. */
+static bool is_fed(const piece *x)
+{
+    return x->round > 0 || x->goes_on;
+}
+
+/* What a trace says of a piece, n rows of it. */
+static trace_event shown(const worker *w, const piece *x, uint32_t n_rows)
+{
+    return (trace_event){.seq = x->seq,
+                         .n_rows = n_rows,
+                         .round = x->round,
+                         .group = x->g,
+                         .slot = rounds_slot(w->rounds.v.step, x->round, x->g),
+                         .of = w->config.edge_epoch};
+}
+
 /* What the rows are and hold, from the stage before: the last one, where they are fed to the first. */
 static status receive(worker *w, const piece *x, errmsg *e)
 {
@@ -227,18 +264,38 @@ static status receive(worker *w, const piece *x, errmsg *e)
                    .seq = before ? x->seq - 1 : x->seq,
                    .rows = x->rows,
                    .n_rows = x->n_rows,
-                   .drawn = x->round > 0 || x->goes_on,
+                   .drawn = is_fed(x),
                    .n_vocab = w->model->n_vocab};
     if (!fed) in.hidden = stage_hidden(w->body);
-    return edges_receive(&w->edges, &in, e);
+    span waiting = span_begin(TRACE_STARVED);
+    status s = edges_receive(&w->edges, &in, e);
+    trace_event of = shown(w, x, x->n_rows);
+    of.seq = in.seq;
+    of.slot = in.slot;
+    if (fed) of.round = before ? w->n_rounds_before - 1 : x->round - 1; /* the sender's */
+    span_end(s == ST_OK ? w->trace : NULL, &waiting, of);
+    return s;
 }
 
 static status send_on(worker *w, const piece *x, errmsg *e)
 {
     dev_ptr hidden = {0};
     if (!is_last(w)) hidden = stage_hidden(w->body);
-    return edges_send(&w->edges, rounds_slot(w->rounds.v.step, x->round, x->g), x->seq, x->rows, x->n_rows,
-                      hidden, e);
+    span waiting = span_begin(TRACE_BLOCKED);
+    status s = edges_send(&w->edges, rounds_slot(w->rounds.v.step, x->round, x->g), x->seq, x->rows, x->n_rows,
+                          hidden, e);
+    span_end(s == ST_OK ? w->trace : NULL, &waiting, shown(w, x, x->n_rows));
+    return s;
+}
+
+/* Behind the send: the stage after is at work meanwhile. */
+static status keep_on(worker *w, const piece *x, errmsg *e)
+{
+    if (w->sent.map == NULL) return ST_OK;
+    span keeping = span_begin(TRACE_JOURNAL);
+    status s = keep_rows(&w->sent, w->body, backend_of(w), x->seq, x->rows, x->n_rows, e);
+    span_end(s == ST_OK ? w->trace : NULL, &keeping, shown(w, x, x->n_rows));
+    return s;
 }
 
 /* Last stage: the rows of step seq, as its last round left them, to the first stage, which walks them on
@@ -246,9 +303,18 @@ static status send_on(worker *w, const piece *x, errmsg *e)
 static status hand_on(worker *w, uint64_t seq, const wire_step *next, uint32_t end, errmsg *e)
 {
     for (; w->n_handed < end; w->n_handed++) {
-        uint32_t n_rows, g = w->n_handed;
+        uint32_t n_rows, g = w->n_handed, slot = rounds_slot(next, ROUND_BEFORE, g);
         const wire_row *rows = rounds_group(&w->rounds, g, &n_rows);
-        TRY(edges_send(&w->edges, rounds_slot(next, ROUND_BEFORE, g), seq, rows, n_rows, (dev_ptr){0}, e));
+        trace_event of = {.seq = seq,
+                          .n_rows = n_rows,
+                          .round = w->n_rounds - 1,
+                          .group = g,
+                          .slot = slot,
+                          .of = w->config.edge_epoch};
+        span waiting = span_begin(TRACE_BLOCKED);
+        status s = edges_send(&w->edges, slot, seq, rows, n_rows, (dev_ptr){0}, e);
+        span_end(s == ST_OK ? w->trace : NULL, &waiting, of);
+        TRY(s);
     }
     return ST_OK;
 }
@@ -274,31 +340,48 @@ static status end_piece(worker *w, const piece *x, const wire_result *r, errmsg 
     return next != NULL ? hand_on(w, x->seq, next, x->g + 1, e) : ST_OK;
 }
 
+static status head(worker *w, const piece *x, wire_result *r, errmsg *e)
+{
+    span drawing = span_begin(TRACE_HEAD);
+    status s = stage_head(w->body, w->rounds.v.samplers, &w->results, x->seq, &r->n_rows,
+                          rounds_drawn(&w->rounds, x->g), e);
+    span_end(s == ST_OK ? w->trace : NULL, &drawing, shown(w, x, r->n_rows));
+    return s;
+}
+
+/* Between the boundaries: the layers and the head. busy_ns: what the piece has taken before. */
+static status pass(worker *w, piece *x, wire_result *r, uint64_t busy_ns, errmsg *e)
+{
+    const wire_step *step = w->rounds.v.step;
+    bool verify = (step->flags & STEP_VERIFY) != 0;
+    span passing = span_begin(x->prime ? TRACE_PROMPT : verify ? TRACE_VERIFY : TRACE_DECODE);
+    status s = ST_OK;
+    if (is_fed(x)) TRY_DONE(s, stage_rows(w->body, x->rows, x->n_rows, step->n_samplers, e));
+    x->n_live = rounds_live(&w->rounds, x->g);
+    TRY_DONE(s, walk(w, x, e));
+    if (is_last(w)) TRY_DONE(s, head(w, x, r, e));
+    count_piece(w, x, busy_ns + now_ns() - passing.begin_ns);
+done:
+    span_end(s == ST_OK ? w->trace : NULL, &passing, shown(w, x, x->n_live));
+    return s;
+}
+
 static status run_piece(worker *w, piece *x, errmsg *e)
 {
-    const step_view *v = &w->rounds.v;
-    bool linked = w->config.n_stages > 1, fed = x->round > 0 || x->goes_on;
-    uint64_t busy = 0, begin = now_ns();
+    const wire_step *step = w->rounds.v.step;
+    bool linked = w->config.n_stages > 1, fed = is_fed(x);
+    uint64_t begin = now_ns();
     x->rows = rounds_group(&w->rounds, x->g, &x->n_rows);
     /* What the message says is put on the device while the rows are on their way. */
-    if (!fed) TRY(stage_rows(w->body, x->rows, x->n_rows, v->step->n_samplers, e));
-    busy = now_ns() - begin;
+    if (!fed) TRY(stage_rows(w->body, x->rows, x->n_rows, step->n_samplers, e));
+    uint64_t busy_ns = now_ns() - begin;
     if (linked && (fed || !is_first(w))) TRY(receive(w, x, e));
-    begin = now_ns();
-    if (fed) TRY(stage_rows(w->body, x->rows, x->n_rows, v->step->n_samplers, e));
-    x->n_live = rounds_live(&w->rounds, x->g);
-    TRY(walk(w, x, e));
     wire_result r = {.round = x->round, .group = x->g};
-    if (is_last(w)) {
-        TRY(stage_head(w->body, v->samplers, &w->results, x->seq, &r.n_rows,
-                       rounds_drawn(&w->rounds, x->g), e));
-    }
-    count_piece(w, x, busy + now_ns() - begin);
+    TRY(pass(w, x, &r, busy_ns, e));
     if (is_last(w)) return end_piece(w, x, &r, e);
     keep_begin(&w->sent, w->body, x->rows, x->n_rows);
     TRY(send_on(w, x, e));
-    /* Behind the send: the stage after is at work meanwhile. */
-    TRY(keep_rows(&w->sent, w->body, backend_of(w), x->seq, x->rows, x->n_rows, e));
+    TRY(keep_on(w, x, e));
     rounds_advance(&w->rounds, x->g);
     return ST_OK;
 }
@@ -324,6 +407,8 @@ static status step(worker *w, const void *frame, errmsg *e)
     w->walked_seq = 0;
     TRY(rounds_begin(&w->rounds, &v, e));
     w->n_handed = 0;
+    w->n_rounds_before = w->n_rounds;
+    w->n_rounds = v.step->rounds;
     for (x.round = 0; x.round < v.step->rounds; x.round++)
         for (x.g = 0; x.g < v.step->n_groups; x.g++) TRY(run_piece(w, &x, e));
     w->walked_seq = x.seq;
@@ -382,6 +467,8 @@ static void release(worker *w)
     journal_unmap(&w->sent);
     journal_unmap(&w->received);
     rounds_close(&w->rounds);
+    w->trace = NULL;
+    trace_block_unmap(w->traces);
     if (w->body != NULL) stage_close(w->body);
     free(w->model);
     if (w->file != NULL) gguf_close(w->file);

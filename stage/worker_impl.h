@@ -9,6 +9,7 @@
 #include "stage/inject.h"
 #include "stage/keep.h"
 #include "stage/rounds.h"
+#include "stage/span.h"
 #include "stage/stage.h"
 #include "stage/worker.h"
 
@@ -32,6 +33,8 @@ struct worker {
     readback results;
     journal sent, received;          /* of the boundaries out and in; without a map: none */
     rounds rounds;
+    trace_block *traces;             /* NULL: no trace is written */
+    trace_ring *trace;               /* ours in it, or NULL */
     injector injector;
     bool corrupt_probe;              /* kind=corrupt,at=load */
     bool corrupt_replay;             /* kind=corrupt,at=recovery: the next row that it replays */
@@ -39,6 +42,7 @@ struct worker {
     uint64_t applied_seq;            /* the last step whose KV operations were applied */
     uint64_t walked_seq;             /* the last step of which all groups were walked, if since then no
                                       * other message came; 0: none */
+    uint32_t n_rounds, n_rounds_before; /* of the step in hand, of the one before */
     uint32_t n_handed;               /* of its groups, in its last round, went back to the first stage */
     uint32_t n_replays;              /* since the one with STEP_RESET */
 };

@@ -94,7 +94,9 @@ status worker_replay(worker *w, const void *frame, errmsg *e)
     }
     TRY(stage_kv_ops(w->body, v.kv_ops, v.step->n_kv_ops, e));
     stage_rewrite(w->body, true);
+    span again = span_begin(TRACE_REPLAY);
     status s = replay_rows(w, &x, e);
+    span_end(s == ST_OK ? w->trace : NULL, &again, (trace_event){.n_rows = x.in.n_rows});
     stage_rewrite(w->body, false);
     TRY(s);
     w->n_replays++;

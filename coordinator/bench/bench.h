@@ -19,16 +19,23 @@
 #include "coordinator/shape/shape.h"
 
 #define BENCH_REPEAT_MAX 1000u
+#define BENCH_LIST_MAX 64u
+#define BENCH_NAME_BYTES 128
+
+typedef struct {
+    uint32_t n, at[BENCH_LIST_MAX];
+} bench_list;
 
 typedef struct {
     const common_options *common;
-    const shape_options *random;              /* filled before it is measured; NULL: a file */
-    uint32_t n_stages[STAGES_MAX], n_configs; /* to measure, in this order */
-    bool listed;                              /* by --stages, not by the door */
-    uint32_t n_prompt, n_generate;            /* 0: leave that test out */
+    const shape_options *random;   /* filled before it is measured; NULL: a file */
+    bench_list stages;             /* to measure, in this order */
+    bool listed;                   /* by --stages, not by the door */
+    uint32_t n_prompt, n_generate; /* 0: leave that test out */
     uint32_t depth, n_repeat;
-    uint32_t n_draft;                         /* of generate_limits */
+    uint32_t n_draft;              /* of generate_limits */
     uint64_t seed;
+    bench_list sessions, batch;    /* bench_sessions.h; else empty */
 } bench_request;
 
 typedef struct {
@@ -42,7 +49,7 @@ typedef struct {
 } bench_test;
 
 typedef struct {
-    char model[128];              /* its file's name */
+    char model[BENCH_NAME_BYTES];
     uint64_t weights_bytes;       /* of all tensors, once */
     bandwidth bandwidth;
     uint32_t n_tests;
@@ -57,6 +64,28 @@ typedef void (*bench_told)(void *ctx, const bench_result *r, const bench_test *t
 MUST_USE status bench_run(bench_result *out, const bench_request *q, bench_told told, void *ctx,
                           errmsg *e);
 void bench_free(bench_result *r);
+
+/* --- bench_common.c: what all measurements share --------------------------------------------------- */
+
+/* The person's doors with n_stages: cuts that were named for another number do not apply, devices are
+ * dealt out in turn. */
+doors bench_doors(const bench_request *q, uint32_t n_stages);
+
+/* What stages have counted once n_rows rows went through each (a stage counts just after it has sent a
+ * result), or a second has passed. */
+void bench_counted(const pipeline *p, uint64_t n_rows, stage_snapshot out[STAGES_MAX]);
+
+/* Show the request's model to `look`, before anything is started. Errors as options_open_model,
+ * model_read and look's. */
+typedef status (*bench_look)(void *ctx, const model_desc *m, errmsg *e);
+MUST_USE status bench_look_at_model(const bench_request *q, bench_look look, void *ctx, errmsg *e);
+
+/* The file's name without its folders, its end if it is long. */
+void bench_model_name(char out[BENCH_NAME_BYTES], const char *path);
+
+/* "1,3" between the layers 0 and n; "-" for one stage. */
+#define BENCH_CUTS_BYTES 512u
+void bench_cuts_text(char out[BENCH_CUTS_BYTES], const fence *f, char separator);
 
 /* Bytes that one token at `position` must read, see above. */
 double bench_token_bytes(const model_desc *m, dtype kv_type, double position);

@@ -5,8 +5,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#define CUTS_BYTES 512u
-
 /* Every stage reads its weights from the memory whose bandwidth was measured. */
 static bool on_host(const bench_test *t)
 {
@@ -38,17 +36,6 @@ static void test_name(char out[48], const bench_test *t)
     if (t->depth > 0) snprintf(out + n, 48 - (size_t)n, " @ %u", t->depth);
 }
 
-/* "1,3" between the layers 0 and n; "-" for one stage. */
-static void cuts_text(char out[CUTS_BYTES], const fence *f, char separator)
-{
-    size_t n = 0;
-    snprintf(out, CUTS_BYTES, "-");
-    for (uint32_t s = 1; s < f->n_stages && n < CUTS_BYTES - 16; s++) {
-        if (s > 1) out[n++] = separator;
-        n += (size_t)snprintf(out + n, CUTS_BYTES - n, "%u", f->at[s]);
-    }
-}
-
 /* --- for people ---------------------------------------------------------------------------- */
 
 static void md_begin(const bench_result *r)
@@ -64,10 +51,10 @@ static void md_begin(const bench_result *r)
 
 static void md_test(const bench_result *r, const bench_test *t)
 {
-    char name[48], cuts[CUTS_BYTES];
+    char name[48], cuts[BENCH_CUTS_BYTES];
     const stats *s = &t->tokens_per_s;
     test_name(name, t);
-    cuts_text(cuts, &t->plan.cuts, ',');
+    bench_cuts_text(cuts, &t->plan.cuts, ',');
     printf("| %s | %u | %s | %s | %s | %.2f ± %.2f | %.2f (%.2f .. %.2f) | ", r->model,
            t->plan.cuts.n_stages, cuts, kv_name(t), name, s->mean, s->sd, s->median, s->min,
            s->max);
@@ -115,9 +102,9 @@ static void csv_text(const char *text)
 
 static void csv_test(const bench_result *r, const bench_test *t)
 {
-    char cuts[CUTS_BYTES];
+    char cuts[BENCH_CUTS_BYTES];
     const stats *s = &t->tokens_per_s;
-    cuts_text(cuts, &t->plan.cuts, ';');
+    bench_cuts_text(cuts, &t->plan.cuts, ';');
     csv_text(r->model);
     printf(",%u,%s,%s,", t->plan.cuts.n_stages, cuts, kv_name(t));
     csv_text(t->device);

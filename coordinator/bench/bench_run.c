@@ -6,8 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define SETTLE_NS NS_PER_S
-
 static double layer_bytes(const model_desc *m)
 {
     double bytes = 0;
@@ -45,19 +43,11 @@ typedef struct {
     uint64_t busy_ns[STAGES_MAX];
 } bench_state;
 
-/* A stage counts its time just after it has sent the result: wait (bounded) for that. */
 static void busy_now(const bench_state *b, uint64_t out[STAGES_MAX])
 {
-    uint64_t begin = now_ns();
-    for (uint32_t s = 0; s < pipeline_plan(b->p)->cuts.n_stages; s++) {
-        stage_snapshot snap;
-        for (;;) {
-            pipeline_stage(b->p, s, &snap);
-            if (snap.n_rows >= b->n_rows || now_ns() - begin > SETTLE_NS) break;
-            nanosleep(&(struct timespec){.tv_nsec = (long)NS_PER_MS / 10}, NULL);
-        }
-        out[s] = snap.busy_ns;
-    }
+    stage_snapshot snap[STAGES_MAX];
+    bench_counted(b->p, b->n_rows, snap);
+    for (uint32_t s = 0; s < pipeline_plan(b->p)->cuts.n_stages; s++) out[s] = snap[s].busy_ns;
 }
 
 static status generate(session *s, const bench_request *q, uint32_t n, uint32_t token, errmsg *e)
@@ -124,25 +114,6 @@ static status test_run(bench_state *b, bench_test *t, errmsg *e)
 
 /* --- before anything is started ---------------------------------------------------------------- */
 
-/* The person's doors with n_stages: cuts that were named for another number do not apply, devices are
- * dealt out in turn. */
-static doors doors_for(const bench_request *q, uint32_t n_stages)
-{
-    doors d = q->common->doors;
-    if (q->listed) d.from_flag[DOOR_STAGES] = true;
-    if (n_stages == d.n_stages) {
-        doors_deal_devices(&d);
-        return d;
-    }
-    d.n_stages = n_stages;
-    d.stages_set = n_stages > 1;
-    if (d.splits == SPLITS_LIST) d.splits = SPLITS_EVEN;
-    d.split_old = false;
-    d.n_cuts = 0;
-    doors_deal_devices(&d);
-    return d;
-}
-
 static status check_context(const bench_request *q, uint32_t n_ctx, errmsg *e)
 {
     if (q->n_prompt > n_ctx) {
@@ -157,30 +128,23 @@ static status check_context(const bench_request *q, uint32_t n_ctx, errmsg *e)
     return ST_OK;
 }
 
+typedef struct {
+    const bench_request *q;
+    bench_result *r;
+} checking;
+
 /* Every number of stages has a plan, and the tests fit into its context. */
-static status check_all(bench_result *r, const bench_request *q, errmsg *e)
+static status check_all(void *checking_, const model_desc *m, errmsg *e)
 {
-    gguf *file = NULL;
-    model_desc *m = NULL;
-    status s = ST_OK;
-    TRY_DONE(s, options_open_model(q->common, &file, e));
-    m = malloc(sizeof *m);
-    if (m == NULL) {
-        s = errmsg_set(e, ST_RESOURCES, "no memory for the model's description");
-        goto done;
-    }
-    TRY_DONE(s, model_read(m, file, e));
-    r->weights_bytes = weights_once(m);
-    for (uint32_t i = 0; i < q->n_configs; i++) {
-        doors d = doors_for(q, q->n_stages[i]);
+    const checking *c = checking_;
+    c->r->weights_bytes = weights_once(m);
+    for (uint32_t i = 0; i < c->q->stages.n; i++) {
+        doors d = bench_doors(c->q, c->q->stages.at[i]);
         plan p;
-        TRY_DONE(s, plan_make(&p, m, &d, &q->common->plan, e));
-        TRY_DONE(s, check_context(q, p.n_ctx, e));
+        TRY(plan_make(&p, m, &d, &c->q->common->plan, e));
+        TRY(check_context(c->q, p.n_ctx, e));
     }
-done:
-    free(m);
-    if (file != NULL) gguf_close(file);
-    return s;
+    return ST_OK;
 }
 
 /* --- all ----------------------------------------------------------------------------------------- */
@@ -188,7 +152,7 @@ done:
 static status config_run(bench_result *r, const bench_request *q, bench_state *b, uint32_t n_stages,
                          bench_told told, void *ctx, errmsg *e)
 {
-    doors d = doors_for(q, n_stages);
+    doors d = bench_doors(q, n_stages);
     pipeline_options o = options_pipeline(q->common);
     o.doors = &d;
     TRY(pipeline_open(&b->p, &o, &interrupted, e));
@@ -208,34 +172,25 @@ static status config_run(bench_result *r, const bench_request *q, bench_state *b
     return s;
 }
 
-static void model_name(bench_result *r, const char *path)
-{
-    const char *slash = strrchr(path, '/');
-    const char *name = slash == NULL ? path : slash + 1;
-    size_t n = strlen(name);
-    if (n >= sizeof r->model) name += n - sizeof r->model + 1;
-    memcpy(r->model, name, strlen(name) + 1);
-}
-
 status bench_run(bench_result *out, const bench_request *q, bench_told told, void *ctx, errmsg *e)
 {
     bench_state b = {.q = q, .n_random = (q->n_prompt > q->depth ? q->n_prompt : q->depth) + 1};
     status s = ST_OK;
     *out = (bench_result){0};
-    model_name(out, q->common->model);
-    out->test = calloc(2 * q->n_configs, sizeof *out->test);
+    bench_model_name(out->model, q->common->model);
+    out->test = calloc(2 * q->stages.n, sizeof *out->test);
     b.tokens = malloc((size_t)b.n_random * sizeof *b.tokens);
     b.sample = malloc(q->n_repeat * sizeof *b.sample);
     if (out->test == NULL || b.tokens == NULL || b.sample == NULL) {
         s = errmsg_set(e, ST_RESOURCES, "no memory for %u tokens", b.n_random);
         goto done;
     }
-    TRY_DONE(s, check_all(out, q, e));
+    TRY_DONE(s, bench_look_at_model(q, check_all, &(checking){q, out}, e));
     TRY_DONE(s, shape_ready(q->random, q->common, e));
     TRY_DONE(s, bandwidth_measure(&out->bandwidth, 0, &interrupted, e));
     told(ctx, out, NULL);
-    for (uint32_t i = 0; i < q->n_configs; i++)
-        TRY_DONE(s, config_run(out, q, &b, q->n_stages[i], told, ctx, e));
+    for (uint32_t i = 0; i < q->stages.n; i++)
+        TRY_DONE(s, config_run(out, q, &b, q->stages.at[i], told, ctx, e));
 done:
     free(b.tokens);
     free(b.sample);

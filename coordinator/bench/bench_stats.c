@@ -11,6 +11,20 @@ static int ascending(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
+/* The smallest value that is not below `share` of them. */
+static double at_share(const double *sorted, uint64_t n, double share)
+{
+    uint64_t i = (uint64_t)ceil(share * (double)n);
+    return sorted[i > 0 ? i - 1 : 0];
+}
+
+spread spread_of(double *x, uint64_t n)
+{
+    CHECK(n > 0);
+    qsort(x, n, sizeof *x, ascending);
+    return (spread){at_share(x, n, 0.5), at_share(x, n, 0.99), x[n - 1]};
+}
+
 stats stats_of(double *x, uint32_t n)
 {
     CHECK(n > 0);

@@ -13,4 +13,12 @@ typedef struct {
 /* n >= 1; sorts x. */
 stats stats_of(double *x, uint32_t n);
 
+/* How far single waits go: the values at 50 and 99 % of n, and the last. */
+typedef struct {
+    double p50, p99, max;
+} spread;
+
+/* n >= 1; sorts x. */
+spread spread_of(double *x, uint64_t n);
+
 #endif

@@ -1,6 +1,7 @@
 /* gate: the program's own check that its output does not depend on how it was run. */
 #include "coordinator/gates/gate_pipe.h"
 #include "coordinator/shape/shape.h"
+#include "coordinator/trace/trace.h"
 
 #include "common/boundary.h"
 
@@ -126,6 +127,7 @@ int cmd_gate(int argc, char **argv)
     shape_options random = {0};
     uint32_t n_prompt = 0, n_decode = DECODE_DEFAULT, n_kills = KILLS_DEFAULT;
     uint64_t seed = SEED_DEFAULT;
+    common_options c;
     const char *draft_path = NULL;
     const option own[] = {
         {"canary", 0, OPTION_FLAG, NULL, "break each mechanism on purpose; exits 1 when all is noticed",
@@ -142,10 +144,10 @@ int cmd_gate(int argc, char **argv)
          "spec: the model that drafts in the arms where one does. Default: the model itself", &draft_path, 0,
          0},
         {"seed", 0, OPTION_U64, "S", "of the random prompt and of sampling. Default: 42", &seed, 0, 0},
+        TRACE_OPTION(c),
         SHAPE_OPTIONS(random),
     };
     const uint32_t n_own = sizeof own / sizeof *own;
-    common_options c;
     const char *name[1];
     uint32_t n_names = 0, begin, end;
     errmsg e = {0};
@@ -171,7 +173,9 @@ int cmd_gate(int argc, char **argv)
     if (s == ST_OK) s = read_model(&g.model, &c, &e);
     if (s == ST_OK) s = fit_context(&g, n_prompt, &e);
     if (s == ST_OK) s = shape_ready(&random, &c, &e);
+    if (s == ST_OK) s = options_trace(&c, &e);
     if (s == ST_OK) s = run_gates(&g, begin, end, &e);
+    trace_close(c.trace);
     if (s != ST_OK) return command_failed(&e);
     return gate_report_verdict(&report, end - begin == 1 ? name[0] : NAMES);
 }

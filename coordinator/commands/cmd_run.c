@@ -4,6 +4,7 @@
 #include "coordinator/commands/draft_option.h"
 #include "coordinator/commands/generate.h"
 #include "coordinator/commands/output.h"
+#include "coordinator/trace/trace.h"
 
 #include <inttypes.h>
 #include <jansson.h>
@@ -221,6 +222,7 @@ int cmd_run(int argc, char **argv)
                                  .min_p = 0.05f,
                                  .repetition_penalty = 1,
                                  .penalty_last_n = 64}};
+    common_options c;
     sampler_params *p = &o.sampler;
     const option own[] = {
         {"prompt", 'p', OPTION_TEXT, "TEXT", "the prompt, plain text. Default: empty", &o.text, 0,
@@ -259,8 +261,8 @@ int cmd_run(int argc, char **argv)
          &p->penalty_last_n, 0, SAMPLER_HISTORY_MAX},
         {"seed", 0, OPTION_U64, "S", "of the random draws, the same at every start. Default: 0",
          &p->seed, 0, 0},
+        TRACE_OPTION(c),
     };
-    common_options c;
     errmsg e = {0};
     uint32_t n_own = sizeof own / sizeof own[0];
     if (options_parse(argc, argv, own, n_own, &c, NULL, 0, NULL, &e) != ST_OK) {
@@ -270,5 +272,8 @@ int cmd_run(int argc, char **argv)
         options_help(USAGE, ABOUT, own, n_own);
         return 0;
     }
-    return run(&c, &o, &e) == ST_OK ? 0 : command_failed(&e);
+    status s = options_trace(&c, &e);
+    if (s == ST_OK) s = run(&c, &o, &e);
+    trace_close(c.trace);
+    return s == ST_OK ? 0 : command_failed(&e);
 }

@@ -3,6 +3,7 @@
 #include "common/doortext.h"
 #include "coordinator/commands/demo.h"
 #include "coordinator/commands/options_impl.h"
+#include "coordinator/trace/trace.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -126,7 +127,8 @@ static status check_names(const common_options *c, errmsg *e)
     } names[] = {{"-m", c->model},
                  {"--run-dir", c->run_dir},
                  {"--stage-program", c->stage_program},
-                 {"--log-file", c->log_file}};
+                 {"--log-file", c->log_file},
+                 {"--trace", c->trace_file}};
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
         if (names[i].value != NULL && names[i].value[0] == '\0') {
             return errmsg_set(e, ST_USAGE, "%s needs a name, it is empty", names[i].option);
@@ -232,6 +234,11 @@ status options_open_model(const common_options *c, gguf **out, errmsg *e)
     return gguf_open_fds(out, &fd, 1, e);
 }
 
+status options_trace(common_options *c, errmsg *e)
+{
+    return c->trace_file != NULL ? trace_open(&c->trace, c->trace_file, e) : ST_OK;
+}
+
 status options_no_json(const common_options *c, const char *command, errmsg *e)
 {
     if (!c->json) return ST_OK;
@@ -253,6 +260,7 @@ pipeline_options options_pipeline(const common_options *c)
     o.hang_timeout_ms = (uint32_t)(c->hang_timeout_s * 1000 + 0.5);
     o.restarts = c->restarts;
     o.restart_window_ms = (uint32_t)(c->restart_window_s * 1000 + 0.5);
+    o.trace = c->trace;
     return o;
 }
 

@@ -53,6 +53,8 @@ typedef struct {
     log_level log_level;                    /* --log-level */
     const char *log_file;                   /* --log-file */
     bool json;                              /* --json, for the commands that have it */
+    const char *trace_file;                 /* --trace, for the commands that have it */
+    struct trace *trace;                    /* options_trace; NULL: none */
 } common_options;
 
 /* Parse argv[1..] of a command: its own table and the shared ones; where both have a name or
@@ -69,6 +71,19 @@ MUST_USE status options_model(const common_options *c, errmsg *e);
 
 /* Open the model that c names, by path or descriptor. Errors as gguf_open. */
 MUST_USE status options_open_model(const common_options *c, gguf **out, errmsg *e);
+
+/* The row for a command's table of options, in which c is its common_options; after options_parse the
+ * command calls options_trace, and trace_close(c.trace) in the end. */
+#define TRACE_OPTION(c)                                                                            \
+    {                                                                                              \
+        "trace", 0, OPTION_TEXT, "FILE",                                                           \
+            "write what every stage and boundary did, and when, to FILE, a Chrome trace: open it\n" \
+            "in ui.perfetto.dev. Whole at any time. Default: none",                                \
+            &(c).trace_file, 0, 0                                                                  \
+    }
+
+/* Begin the trace that c asks for, if it does. Errors as trace_open. */
+MUST_USE status options_trace(common_options *c, errmsg *e);
 
 /* ST_USAGE when --json was given to a command that has no such form. */
 MUST_USE status options_no_json(const common_options *c, const char *command, errmsg *e);

@@ -78,6 +78,13 @@ static bool generations_fly(const pipeline *p)
     return in_flight(p, STEP_FREE) + in_flight(p, STEP_OF_DRAFTS) > 0;
 }
 
+/* Rows of a group of sessions that decode. */
+static uint32_t group_rows(const pipeline *p)
+{
+    uint32_t asked = p->step_doors.batch_rows;
+    return asked > 0 ? least(asked, p->plan.rows_max) : p->plan.rows_max;
+}
+
 static void add_part(flight *f, request *r, uint32_t n_rows)
 {
     f->part[f->n_parts++] =
@@ -145,7 +152,7 @@ static uint32_t groups_most(const pipeline *p)
 static void make_groups(const pipeline *p, flight *f)
 {
     uint32_t n = least(p->n_stages, f->n_parts);
-    uint32_t fit = (f->n_parts + p->plan.rows_max - 1) / p->plan.rows_max;
+    uint32_t fit = (f->n_parts + group_rows(p) - 1) / group_rows(p);
     f->n_groups = n > fit ? n : fit;
     for (uint32_t g = 0; g < f->n_groups; g++)
         f->group_end[g] = (uint32_t)((uint64_t)f->n_parts * (g + 1) / f->n_groups);
@@ -161,7 +168,7 @@ uint32_t batch_reserve(session *s, uint32_t n)
 
 static void choose_free(pipeline *p, flight *f)
 {
-    uint64_t most = (uint64_t)groups_most(p) * p->plan.rows_max;
+    uint64_t most = (uint64_t)groups_most(p) * group_rows(p);
     uint32_t rounds = rounds_now(p);
     for (session *s = p->ready_first; s != NULL; s = s->ready_next) {
         if (f->n_parts == p->parts_max || f->n_parts == most) break;
@@ -234,7 +241,7 @@ static void choose_decode(pipeline *p, const decoders *n, flight *f)
     uint32_t share = (n->n_all + micro_batches(p) - 1) / micro_batches(p);
     if (n->n_ready == 0 || n_steps == decode_window(p)) return;
     if (n_steps >= p->n_stages && n->n_ready < share) return;
-    uint32_t most = least(least(share, p->parts_max), p->plan.rows_max), n_free = p->n_free_readback;
+    uint32_t most = least(least(share, p->parts_max), group_rows(p)), n_free = p->n_free_readback;
     for (session *s = p->ready_first; s != NULL && f->n_parts < most; s = s->ready_next) {
         request *r = s->first;
         bool takes = r->logits != NULL && !r->deferred;

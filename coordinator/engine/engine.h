@@ -16,6 +16,7 @@
 #include "coordinator/machine/gpus.h"
 #include "coordinator/pipeline.h"
 #include "coordinator/engine/rundir.h"
+#include "coordinator/trace/trace.h"
 #include "coordinator/engine/worth.h"
 
 #include <pthread.h>
@@ -253,6 +254,7 @@ struct pipeline {
     int run_block_fd, readback_fd, boundary_fd[STAGES_MAX];
     int journal_fd[STAGES_MAX]; /* of the boundary behind stage s; -1: none */
     run_block *block;
+    trace_run *trace;           /* NULL: none is written */
     readback results;
     unsigned char *frame;       /* for messages in and out */
     uint64_t frame_bytes;

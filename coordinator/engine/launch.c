@@ -39,6 +39,10 @@ status launch_prepare(pipeline *p, errmsg *e)
     TRY(rundir_open(&p->dir, p->o.run_dir, e));
     if (pipe2(p->death_pipe, O_CLOEXEC) != 0)
         return errmsg_set(e, ST_RESOURCES, "pipe: %s", strerror(errno));
+    if (p->o.trace != NULL) {
+        const char *slash = strrchr(p->model_path, '/');
+        TRY(trace_begin(&p->trace, p->o.trace, &p->plan, slash != NULL ? slash + 1 : p->model_path, e));
+    }
     TRY(run_block_create(&p->block, &p->run_block_fd, p->n_stages, e));
     TRY(readback_create(&p->results, &p->readback_fd, p->plan.n_readback, p->model->n_vocab,
                         p->plan.n_sessions, e));
@@ -98,7 +102,7 @@ status launch_one(pipeline *p, uint32_t s, errmsg *e)
                           epoch_text,           "--death-fd", death_text,
                           "--run-block-fd",     block_text,   "--log-level",
                           (char *)levels[log_level_now()], "--log-fd", log_text, NULL};
-    int fds[GGUF_FILES_MAX + 10];
+    int fds[GGUF_FILES_MAX + 11];
     uint32_t n = 0;
     n = add_fd(fds, n, p->death_pipe[0]);
     n = add_fd(fds, n, p->run_block_fd);
@@ -106,6 +110,7 @@ status launch_one(pipeline *p, uint32_t s, errmsg *e)
     n = add_fd(fds, n, boundary_in(p, s));
     n = add_fd(fds, n, boundary_out(p, s));
     n = add_fd(fds, n, p->readback_fd);
+    if (p->trace != NULL) n = add_fd(fds, n, trace_fd(p->trace));
     n = add_fd(fds, n, journal_in(p, s));
     n = add_fd(fds, n, p->journal_fd[s]);
     for (uint32_t i = 0; i < gguf_n_files(p->file); i++) n = add_fd(fds, n, gguf_fd(p->file, i));
@@ -174,6 +179,7 @@ status launch_config(pipeline *p, uint32_t s, errmsg *e)
                      .device = sp->device.kind == DEVICE_CUDA ? DEVICE_CUDA : DEVICE_CPU,
                      .cuda_index = sp->device.kind == DEVICE_CUDA ? sp->device.index : 0,
                      .run_block_fd = p->run_block_fd,
+                     .trace_fd = trace_fd(p->trace),
                      .readback_fd = p->readback_fd,
                      .in_fd = boundary_in(p, s),
                      .out_fd = boundary_out(p, s),
@@ -241,6 +247,8 @@ void launch_release(pipeline *p)
     close_fd(&p->run_block_fd);
     close_fd(&p->readback_fd);
     run_block_unmap(p->block);
+    trace_end(p->trace);
+    p->trace = NULL;
     if (p->results.map != NULL) readback_unmap(&p->results);
     p->block = NULL;
     rundir_close(&p->dir);

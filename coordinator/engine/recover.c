@@ -144,6 +144,18 @@ static double seconds(uint64_t from_ns, uint64_t to_ns)
     return to_ns > from_ns ? (double)(to_ns - from_ns) / NS_PER_S : 0;
 }
 
+static void trace_recovery(const pipeline *p, uint32_t s, uint64_t now)
+{
+    const stage_slot *t = &p->stage[s];
+    const uint64_t at[] = {t->lost_ns, t->reaped_ns, p->attached_ns, now};
+    for (uint32_t i = 0; p->trace != NULL && i < 3; i++)
+        trace_put(trace_engine(p->trace), &(trace_event){.begin_ns = at[i],
+                                                         .end_ns = at[i + 1],
+                                                         .kind = TRACE_LOST + i,
+                                                         .n_rows = i == 2 ? (uint32_t)p->replay.n_rows : 0,
+                                                         .of = s});
+}
+
 static void record(pipeline *p, uint32_t s, uint64_t now)
 {
     stage_slot *t = &p->stage[s];
@@ -158,6 +170,7 @@ static void record(pipeline *p, uint32_t s, uint64_t now)
                                                                     .replayed_rows = p->replay.n_rows,
                                                                     .through = p->replay.through,
                                                                     .why = t->why};
+    trace_recovery(p, s, now);
     log_warn("%s%s%s; pid %d took its place after %.3f s (end %.3f, start %.3f, %llu rows again%s %.3f)",
              p->o.called != NULL ? p->o.called : "", p->o.called != NULL ? ", " : "", t->why.text, t->pid,
              seconds(t->lost_ns, now), seconds(t->lost_ns, t->reaped_ns),

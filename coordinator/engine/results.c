@@ -173,10 +173,25 @@ static void mirror_flight(pipeline *p, const flight *f)
     }
 }
 
+static void trace_step(const pipeline *p, const flight *f)
+{
+    if (p->trace == NULL) return;
+    trace_put(trace_engine(p->trace),
+              &(trace_event){.begin_ns = f->issued_ns,
+                             .end_ns = now_ns(),
+                             .seq = f->seq,
+                             .kind = TRACE_STEP,
+                             .n_rows = f->n_rows,
+                             .round = f->rounds,
+                             .group = f->n_groups,
+                             .of = f->prime ? TRACE_PROMPT : f->verify ? TRACE_VERIFY : TRACE_DECODE});
+}
+
 /* Every row of it is back. */
 static status land(pipeline *p, flight *f, errmsg *e)
 {
     mirror_flight(p, f);
+    trace_step(p, f);
     f->seq = 0;
     p->n_flights--;
     p->n_ops_landed = f->ops_end;

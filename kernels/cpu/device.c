@@ -160,12 +160,25 @@ static status copy(backend_queue *q, dev_ptr to, dev_ptr from, uint64_t bytes)
     return copy_bytes(host_of(to), host_of(from), bytes);
 }
 
+static status upload_all(backend_queue *q, const upload_piece *piece, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++)
+        TRY(upload(q, piece[i].to, piece[i].host, piece[i].bytes));
+    return ST_OK;
+}
+
 static status event_record(backend_queue *q, backend_event *out)
 {
     backend_device *d = q->device;
     out->value = ++d->n_events;
     atomic_store_explicit(&d->n_events_done, d->n_events, memory_order_release);
     return ST_OK;
+}
+
+static status drain(backend_queue *q, void *host, dev_ptr from, uint64_t bytes, backend_event *done)
+{
+    TRY(download(q, host, from, bytes));
+    return event_record(q, done);
 }
 
 static bool event_done(backend_queue *q, backend_event ev)
@@ -184,6 +197,7 @@ const backend *backend_cpu(void)
 {
     static const backend table = {
         .name = "cpu",
+        .in_call = true,
         .device_open = device_open,
         .device_close = device_close,
         .device_name = device_name,
@@ -199,6 +213,8 @@ const backend *backend_cpu(void)
         .upload = upload,
         .download = download,
         .copy = copy,
+        .upload_all = upload_all,
+        .drain = drain,
         .event_record = event_record,
         .queue_wait = event_reached,
         .event_wait = event_reached,
@@ -213,6 +229,7 @@ const backend *backend_cpu(void)
         .gelu_mul = cpu_gelu_mul,
         .add = cpu_add,
         .check_finite = cpu_check_finite,
+        .sample = cpu_sample,
         .kv_copy_block = cpu_kv_copy_block,
         .kv_wipe_block = cpu_kv_wipe_block,
     };

@@ -65,6 +65,8 @@ status cpu_silu_mul(backend_queue *q, dev_ptr out, dev_ptr gate, dev_ptr up, uin
 status cpu_gelu_mul(backend_queue *q, dev_ptr out, dev_ptr gate, dev_ptr up, uint64_t n);
 status cpu_add(backend_queue *q, dev_ptr x, dev_ptr y, uint64_t n);
 status cpu_check_finite(backend_queue *q, dev_ptr flags, dev_ptr x, uint32_t n, uint32_t n_rows);
+status cpu_sample(backend_queue *q, dev_ptr out, dev_ptr logits, const sample_args *a,
+                  uint32_t n_rows);
 status cpu_kv_copy_block(backend_queue *q, const kv_args *kv, uint32_t to, uint32_t from,
                          uint32_t n_positions);
 status cpu_kv_wipe_block(backend_queue *q, const kv_args *kv, uint32_t block);

@@ -226,3 +226,34 @@ status cpu_check_finite(backend_queue *q, dev_ptr flags, dev_ptr x, uint32_t n, 
     run(&o, check_finite_part, (uint64_t)n_rows * n / 16);
     return ST_OK;
 }
+
+/* What the row's next walk begins with. */
+static void feed(const sample_args *a, const sample_row *row, const sample_result *r)
+{
+    bool goes_on = r->status == ST_OK && row->ends == 0;
+    for (uint32_t i = 0; i < row->n_stops; i++)
+        goes_on = goes_on && row->stop[i] != r->token;
+    uint32_t *tokens = host_of(a->tokens);
+    uint8_t *live = host_of(a->live);
+    if (tokens != NULL) tokens[row->row_i] = r->status == ST_OK ? r->token : 0;
+    if (live != NULL && !goes_on) live[row->row_i] = 0;
+}
+
+status cpu_sample(backend_queue *q, dev_ptr out, dev_ptr logits, const sample_args *a,
+                  uint32_t n_rows)
+{
+    (void)q;
+    const sample_row *rows = host_of(a->rows);
+    const uint8_t *flags = host_of(a->flags);
+    sample_result *results = host_of(out);
+    for (uint32_t r = 0; r < n_rows; r++) {
+        const sample_row *row = &rows[r];
+        const float *l = (const float *)host_of(logits) + (uint64_t)r * a->n_vocab;
+        sample_result x = {.poisoned = flags[row->row_i]};
+        x.status = (uint32_t)sampler_draw(&x.token, l, a->n_vocab, &row->params, row->history,
+                                          row->n_history, row->position, host_of(a->scratch));
+        feed(a, row, &x);
+        results[r] = x;
+    }
+    return ST_OK;
+}

@@ -1,14 +1,9 @@
-// dequant.cuh - single stored values of a quantised row as f32, by the formats of the GGUF
-// specification. dequant_T(row, k): value k of a row that begins at `row` (any address).
+// dequant.cuh - what a quantised row stores, by the formats of the GGUF specification: small integers,
+// and the scales and minimums that make numbers of them. b: where a block begins (any address).
 #ifndef KERNELS_CUDA_DEQUANT_CUH
 #define KERNELS_CUDA_DEQUANT_CUH
 
 #include "kernels/cuda/common.cuh"
-
-__device__ __forceinline__ float load_half(const uint8_t *p)
-{
-    return __half2float(__ushort_as_half((uint16_t)(p[0] | p[1] << 8)));
-}
 
 __device__ __forceinline__ uint16_t load_u16(const uint8_t *p)
 {
@@ -25,142 +20,127 @@ __device__ __forceinline__ uint32_t nibble(const uint8_t *q, uint32_t i) // of 3
     return i < 16 ? q[i] & 15 : q[i - 16] >> 4;
 }
 
-__device__ __forceinline__ float dequant_q4_0(const uint8_t *row, uint32_t k)
+// --- types of blocks of 32 values: value = d * integer, or d * integer + minimum (Q4_1, Q5_1) --------
+
+__device__ __forceinline__ int iq4_value(uint32_t i)
 {
-    const uint8_t *b = row + k / 32 * 18;
-    return __fmul_rn(load_half(b), (float)((int)nibble(b + 2, k % 32) - 8));
+    constexpr int8_t values[16] = {-127, -104, -83, -65, -49, -35, -22, -10,
+                                   1,    13,   25,  38,  53,  69,  89,  113};
+    return values[i];
 }
 
-__device__ __forceinline__ float dequant_q4_1(const uint8_t *row, uint32_t k)
+// Integer i of a block; d is its first two bytes, a minimum the two behind them.
+__device__ __forceinline__ int block_integer(dtype type, const uint8_t *b, uint32_t i)
 {
-    const uint8_t *b = row + k / 32 * 20;
-    return __fmaf_rn(load_half(b), (float)nibble(b + 4, k % 32), load_half(b + 2));
+    switch (type) {
+    case DT_Q4_0:
+        return (int)nibble(b + 2, i) - 8;
+    case DT_Q4_1:
+        return (int)nibble(b + 4, i);
+    case DT_Q5_0:
+        return (int)(nibble(b + 6, i) | (load_u32(b + 2) >> i & 1) << 4) - 16;
+    case DT_Q5_1:
+        return (int)(nibble(b + 8, i) | (load_u32(b + 4) >> i & 1) << 4);
+    case DT_IQ4_NL:
+        return iq4_value(nibble(b + 2, i));
+    default: // Q8_0
+        return (int8_t)b[2 + i];
+    }
 }
 
-__device__ __forceinline__ float dequant_q5_0(const uint8_t *row, uint32_t k)
-{
-    const uint8_t *b = row + k / 32 * 22;
-    uint32_t high = load_u32(b + 2) >> k % 32 & 1;
-    return __fmul_rn(load_half(b), (float)((int)(nibble(b + 6, k % 32) | high << 4) - 16));
-}
-
-__device__ __forceinline__ float dequant_q5_1(const uint8_t *row, uint32_t k)
-{
-    const uint8_t *b = row + k / 32 * 24;
-    uint32_t high = load_u32(b + 4) >> k % 32 & 1;
-    return __fmaf_rn(load_half(b), (float)(nibble(b + 8, k % 32) | high << 4), load_half(b + 2));
-}
+// --- types of super-blocks of 256 values: value = d * scale * integer - dmin * minimum ---------------
 
 // Scale and minimum j of the eight of Q4_K and Q5_K, 6 bits each in 12 bytes.
-__device__ __forceinline__ void scale_min(const uint8_t *q, uint32_t j, uint32_t *scale,
-                                          uint32_t *min)
+__device__ __forceinline__ void scale_min(const uint8_t *q, uint32_t j, int *scale, int *min)
 {
     *scale = j < 4 ? q[j] & 63 : (q[j + 4] & 15) | q[j - 4] >> 6 << 4;
     *min = j < 4 ? q[j + 4] & 63 : q[j + 4] >> 4 | q[j] >> 6 << 4;
 }
 
-__device__ __forceinline__ float dequant_q4_k(const uint8_t *row, uint32_t k)
+__device__ __forceinline__ int super_integer(dtype type, const uint8_t *b, uint32_t i)
 {
-    const uint8_t *b = row + k / 256 * 144; // d, dmin, scales[12], q[128]
-    uint32_t i = k % 256, scale, min;
-    scale_min(b + 4, i / 32, &scale, &min);
-    uint32_t q = b[16 + i / 64 * 32 + i % 32] >> (i / 32 % 2 * 4) & 15;
-    return __fsub_rn(__fmul_rn(__fmul_rn(load_half(b), (float)scale), (float)q),
-                     __fmul_rn(load_half(b + 2), (float)min));
+    uint32_t half = i / 128, j = i % 128;
+    switch (type) {
+    case DT_Q2_K: // scales[16], q[64], d, dmin
+        return b[16 + half * 32 + j % 32] >> (j / 32 * 2) & 3;
+    case DT_Q3_K: // high[32], q[64], scales[12], d
+        return (b[32 + half * 32 + j % 32] >> (j / 32 * 2) & 3) - (b[i % 32] >> (i / 32) & 1 ? 0 : 4);
+    case DT_Q4_K: // d, dmin, scales[12], q[128]
+        return b[16 + i / 64 * 32 + i % 32] >> (i / 32 % 2 * 4) & 15;
+    case DT_Q5_K: // d, dmin, scales[12], high[32], q[128]
+        return (b[48 + i / 64 * 32 + i % 32] >> (i / 32 % 2 * 4) & 15) |
+               (b[16 + i % 32] >> (i / 32) & 1) << 4;
+    case DT_Q6_K: // low[128], high[64], scales[16], d
+        return ((b[half * 64 + j % 64] >> (j / 64 * 4) & 15) |
+                (b[128 + half * 32 + j % 32] >> (j / 32 * 2) & 3) << 4) -
+               32;
+    default: // IQ4_XS: d, high scales u16, low scales[4], q[128]
+        return iq4_value(nibble(b + 8 + i / 32 * 16, i % 32));
+    }
 }
 
-__device__ __forceinline__ float dequant_q5_k(const uint8_t *row, uint32_t k)
+// Of the 16 values from 16 s on; 0 where a type has no minimum.
+__device__ __forceinline__ void super_scale(dtype type, const uint8_t *b, uint32_t s, int *scale,
+                                            int *min)
 {
-    const uint8_t *b = row + k / 256 * 176; // d, dmin, scales[12], high[32], q[128]
-    uint32_t i = k % 256, scale, min;
-    scale_min(b + 4, i / 32, &scale, &min);
-    uint32_t q = b[48 + i / 64 * 32 + i % 32] >> (i / 32 % 2 * 4) & 15;
-    q |= (b[16 + i % 32] >> (i / 32) & 1) << 4;
-    return __fsub_rn(__fmul_rn(__fmul_rn(load_half(b), (float)scale), (float)q),
-                     __fmul_rn(load_half(b + 2), (float)min));
+    uint32_t block = s / 2;
+    *min = 0;
+    switch (type) {
+    case DT_Q2_K:
+        *scale = b[s] & 15;
+        *min = b[s] >> 4;
+        break;
+    case DT_Q3_K: { // low 4 bits in 8 bytes, high 2 bits in 4
+        const uint8_t *q = b + 96;
+        uint32_t low = s < 8 ? q[s] & 15 : q[s - 8] >> 4;
+        *scale = (int)(low | (q[8 + s % 4] >> (s / 4 * 2) & 3) << 4) - 32;
+        break;
+    }
+    case DT_Q4_K:
+    case DT_Q5_K:
+        scale_min(b + 4, block, scale, min);
+        break;
+    case DT_Q6_K:
+        *scale = (int8_t)b[192 + s];
+        break;
+    default: // IQ4_XS
+        *scale = (int)((b[4 + block / 2] >> (block % 2 * 4) & 15) |
+                       (load_u16(b + 2) >> (2 * block) & 3) << 4) -
+                 32;
+    }
 }
 
-__device__ __forceinline__ float dequant_q6_k(const uint8_t *row, uint32_t k)
-{
-    const uint8_t *b = row + k / 256 * 210; // low[128], high[64], scales[16], d
-    uint32_t i = k % 256, half = i / 128, j = i % 128;
-    uint32_t low = b[half * 64 + j % 64] >> (j / 64 * 4) & 15;
-    uint32_t high = b[128 + half * 32 + j % 32] >> (j / 32 * 2) & 3;
-    float d = __fmul_rn(load_half(b + 208), (float)(int8_t)b[192 + i / 16]);
-    return __fmul_rn(d, (float)((int)(low | high << 4) - 32));
-}
-
-__device__ __forceinline__ float dequant_q2_k(const uint8_t *row, uint32_t k)
-{
-    const uint8_t *b = row + k / 256 * 84; // scales[16], q[64], d, dmin
-    uint32_t i = k % 256, j = i % 128, s = b[i / 16];
-    uint32_t q = b[16 + i / 128 * 32 + j % 32] >> (j / 32 * 2) & 3;
-    return __fsub_rn(__fmul_rn(__fmul_rn(load_half(b + 80), (float)(s & 15)), (float)q),
-                     __fmul_rn(load_half(b + 82), (float)(s >> 4)));
-}
-
-__device__ __forceinline__ float dequant_q3_k(const uint8_t *row, uint32_t k)
-{
-    const uint8_t *b = row + k / 256 * 110; // high[32], q[64], scales[12], d
-    uint32_t i = k % 256, j = i % 128, s = i / 16;
-    uint32_t q = b[32 + i / 128 * 32 + j % 32] >> (j / 32 * 2) & 3;
-    uint32_t high = b[i % 32] >> (i / 32) & 1;
-    const uint8_t *scales = b + 96; // low 4 bits in 8 bytes, high 2 bits in 4
-    uint32_t low = s < 8 ? scales[s] & 15 : scales[s - 8] >> 4;
-    int scale = (int)(low | (scales[8 + s % 4] >> (s / 4 * 2) & 3) << 4) - 32;
-    return __fmul_rn(__fmul_rn(load_half(b + 108), (float)scale), (float)((int)q - (high ? 0 : 4)));
-}
-
-__device__ __forceinline__ float iq4_value(uint32_t i)
-{
-    constexpr int8_t values[16] = {-127, -104, -83, -65, -49, -35, -22, -10,
-                                   1,    13,   25,  38,  53,  69,  89,  113};
-    return (float)values[i];
-}
-
-__device__ __forceinline__ float dequant_iq4_nl(const uint8_t *row, uint32_t k)
-{
-    const uint8_t *b = row + k / 32 * 18;
-    return __fmul_rn(load_half(b), iq4_value(nibble(b + 2, k % 32)));
-}
-
-__device__ __forceinline__ float dequant_iq4_xs(const uint8_t *row, uint32_t k)
-{
-    const uint8_t *b = row + k / 256 * 136; // d, high scales u16, low scales[4], q[128]
-    uint32_t i = k % 256 / 32;
-    int scale =
-        (int)((b[4 + i / 2] >> (i % 2 * 4) & 15) | (load_u16(b + 2) >> (2 * i) & 3) << 4) - 32;
-    return __fmul_rn(__fmul_rn(load_half(b), (float)scale),
-                     iq4_value(nibble(b + 8 + i * 16, k % 32)));
-}
-
-// Value k of a row of `type`; F16, BF16 and F32 are not asked here.
-__device__ __forceinline__ float dequant(dtype type, const uint8_t *row, uint32_t k)
+// d and, where the type has it, dmin above it: f16 each.
+__device__ __forceinline__ uint32_t super_d(dtype type, const uint8_t *b)
 {
     switch (type) {
-    case DT_Q4_0:
-        return dequant_q4_0(row, k);
-    case DT_Q4_1:
-        return dequant_q4_1(row, k);
-    case DT_Q5_0:
-        return dequant_q5_0(row, k);
-    case DT_Q5_1:
-        return dequant_q5_1(row, k);
     case DT_Q2_K:
-        return dequant_q2_k(row, k);
+        return load_u32(b + 80);
     case DT_Q3_K:
-        return dequant_q3_k(row, k);
+        return load_u16(b + 108);
     case DT_Q4_K:
-        return dequant_q4_k(row, k);
     case DT_Q5_K:
-        return dequant_q5_k(row, k);
+        return load_u32(b);
     case DT_Q6_K:
-        return dequant_q6_k(row, k);
-    case DT_IQ4_NL:
-        return dequant_iq4_nl(row, k);
-    default:
-        return dequant_iq4_xs(row, k);
+        return load_u16(b + 208);
+    default: // IQ4_XS
+        return load_u16(b);
     }
+}
+
+// Value k of a row of a type of super-blocks, as the products above, exact until the difference.
+__device__ __forceinline__ float dequant(dtype type, uint32_t block_bytes, const uint8_t *row,
+                                         uint32_t k)
+{
+    const uint8_t *b = row + (uint64_t)(k / 256) * block_bytes;
+    int scale, min;
+    super_scale(type, b, k % 256 / 16, &scale, &min);
+    uint32_t both = super_d(type, b);
+    float d = __half2float(__ushort_as_half((uint16_t)both));
+    float dmin = __half2float(__ushort_as_half((uint16_t)(both >> 16)));
+    return __fsub_rn(
+        __fmul_rn(__fmul_rn(d, (float)scale), (float)super_integer(type, b, k % 256)),
+        __fmul_rn(dmin, (float)min));
 }
 
 #endif

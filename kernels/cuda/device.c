@@ -256,6 +256,10 @@ static void queue_close(backend_queue *q)
         (void)cudaStreamSynchronize(q->stream);
         (void)cudaStreamDestroy(q->stream);
     }
+    if (q->beside != NULL) {
+        (void)cudaStreamSynchronize(q->beside);
+        (void)cudaStreamDestroy(q->beside);
+    }
     (void)cudaFree(q->prepared);
     (void)cudaFree(q->exponents);
     (void)cudaFree(q->expanded);
@@ -274,6 +278,7 @@ static status queue_fill(backend_queue *q, errmsg *e)
     const backend_device *d = q->device;
     TRY_CUDA(d, cudaSetDevice(d->ordinal), e);
     TRY_CUDA(d, cudaStreamCreateWithFlags(&q->stream, cudaStreamNonBlocking), e);
+    TRY_CUDA(d, cudaStreamCreateWithFlags(&q->beside, cudaStreamNonBlocking), e);
     TRY_CUDA(d, cudaMalloc(&q->prepared, CUDA_PREPARED_BYTES), e);
     TRY_CUDA(d, cudaMalloc((void **)&q->exponents, CUDA_PREPARED_ROWS * sizeof(int32_t)), e);
     TRY_CUDA(d, cudaMalloc(&q->expanded, CUDA_EXPANDED_BYTES), e);
@@ -319,6 +324,36 @@ static status copy(backend_queue *q, dev_ptr to, dev_ptr from, uint64_t bytes)
     return copy_bytes(q, cuda_address(to), cuda_address(from), bytes);
 }
 
+/* Few bytes travel with a launch: one call instead of n, and the copy engine is left alone. */
+static bool pack(cuda_parcels *to, const upload_piece *piece, uint32_t n)
+{
+    uint64_t bytes = 0;
+    to->n = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        if (piece[i].bytes == 0) continue;
+        if (to->n == PARCELS_MAX || piece[i].bytes > PARCEL_BYTES - bytes) return false;
+        memcpy(to->data + bytes, piece[i].host, piece[i].bytes);
+        to->piece[to->n].to = cuda_address(piece[i].to);
+        to->piece[to->n].at = (uint32_t)bytes;
+        to->piece[to->n++].bytes = (uint32_t)piece[i].bytes;
+        bytes += piece[i].bytes;
+    }
+    return true;
+}
+
+static status upload_all(backend_queue *q, const upload_piece *piece, uint32_t n)
+{
+    cuda_parcels p;
+    if (!pack(&p, piece, n)) {
+        for (uint32_t i = 0; i < n; i++)
+            TRY(upload(q, piece[i].to, piece[i].host, piece[i].bytes));
+        return ST_OK;
+    }
+    if (p.n == 0) return ST_OK;
+    TRY(cuda_enter(q));
+    return cuda_result(q->device, cuda_launch_put(q->stream, &p), "cuda_launch_put", NULL);
+}
+
 /* --- events: a ring; one that comes round again has been done for long ----------------------- */
 
 static uint32_t place_of(backend_event ev)
@@ -332,18 +367,33 @@ static bool is_held(const backend_device *d, backend_event ev)
     return atomic_load_explicit(&d->event_value[place_of(ev)], memory_order_acquire) == ev.value;
 }
 
-static status event_record(backend_queue *q, backend_event *out)
+static status record_on(backend_device *d, cudaStream_t stream, backend_event *out)
 {
-    backend_device *d = q->device;
     backend_event ev = {d->n_events + 1};
     uint32_t i = place_of(ev);
     TRY_CUDA(d, cudaSetDevice(d->ordinal), NULL);
     if (ev.value > CUDA_EVENTS) TRY_CUDA(d, cudaEventSynchronize(d->event[i]), NULL);
-    TRY_CUDA(d, cudaEventRecord(d->event[i], q->stream), NULL);
+    TRY_CUDA(d, cudaEventRecord(d->event[i], stream), NULL);
     d->n_events++;
     atomic_store_explicit(&d->event_value[i], ev.value, memory_order_release);
     *out = ev;
     return ST_OK;
+}
+
+static status event_record(backend_queue *q, backend_event *out)
+{
+    return record_on(q->device, q->stream, out);
+}
+
+static status drain(backend_queue *q, void *host, dev_ptr from, uint64_t bytes, backend_event *done)
+{
+    backend_device *d = q->device;
+    backend_event here;
+    TRY(event_record(q, &here));
+    TRY_CUDA(d, cudaStreamWaitEvent(q->beside, d->event[place_of(here)], 0), NULL);
+    TRY_CUDA(d, cudaMemcpyAsync(host, cuda_address(from), bytes, cudaMemcpyDeviceToHost, q->beside),
+             NULL);
+    return record_on(d, q->beside, done);
 }
 
 static status queue_wait(backend_queue *q, backend_event ev)
@@ -393,6 +443,8 @@ const backend *backend_cuda(void)
         .upload = upload,
         .download = download,
         .copy = copy,
+        .upload_all = upload_all,
+        .drain = drain,
         .event_record = event_record,
         .queue_wait = queue_wait,
         .event_wait = event_wait,
@@ -409,6 +461,7 @@ const backend *backend_cuda(void)
         .gelu_mul = cuda_gelu_mul,
         .add = cuda_add,
         .check_finite = cuda_check_finite,
+        .sample = cuda_sample,
         .kv_copy_block = cuda_kv_copy_block,
         .kv_wipe_block = cuda_kv_wipe_block,
         .weight_bytes = cuda_weight_bytes,

@@ -55,6 +55,7 @@ struct backend_device {
 struct backend_queue {
     backend_device *device;
     cudaStream_t stream;
+    cudaStream_t beside; /* for what is drained */
     uint64_t n_weights; /* that it waits for: loader.n_handed */
     void *prepared;     /* CUDA_PREPARED_BYTES */
     int32_t *exponents; /* [CUDA_PREPARED_ROWS] */
@@ -115,6 +116,8 @@ status cuda_silu_mul(backend_queue *q, dev_ptr out, dev_ptr gate, dev_ptr up, ui
 status cuda_gelu_mul(backend_queue *q, dev_ptr out, dev_ptr gate, dev_ptr up, uint64_t n);
 status cuda_add(backend_queue *q, dev_ptr x, dev_ptr y, uint64_t n);
 status cuda_check_finite(backend_queue *q, dev_ptr flags, dev_ptr x, uint32_t n, uint32_t n_rows);
+status cuda_sample(backend_queue *q, dev_ptr out, dev_ptr logits, const sample_args *a,
+                   uint32_t n_rows);
 status cuda_kv_copy_block(backend_queue *q, const kv_args *kv, uint32_t to, uint32_t from,
                           uint32_t n_positions);
 status cuda_kv_wipe_block(backend_queue *q, const kv_args *kv, uint32_t block);

@@ -15,6 +15,14 @@ static __device__ float unit_value(cuda_form form, const char *unit, uint32_t o,
         return __half2float(
             __float2half_rn(__fmaf_rn(scale, (float)(word >> (4 * i) & 15), -min)));
     }
+    if (form == FORM_K8) {
+        const uint8_t *s = (const uint8_t *)unit + form_k8::scales_at + o * 32 + k / 16 * 2;
+        const __half *d = (const __half *)(unit + form_k8::d_at + o * 4);
+        float scale = __fmul_rn(__half2float(d[0]), (float)((int)s[0] - 128));
+        float min = __fmul_rn(__half2float(d[1]), (float)s[1]);
+        int q = (int)(uint8_t)unit[block * 256 + place] - 128;
+        return __half2float(__float2half_rn(__fmaf_rn(scale, (float)q, -min)));
+    }
     uint32_t words[3], f = block % 2 * 8 + i;
     for (uint32_t c = 0; c < 3; c++) {
         uint32_t w = block / 2 * 3 + c;
@@ -35,7 +43,7 @@ static __device__ float weight_value(const cuda_matrix &w, uint32_t o, uint32_t 
     uint32_t unit_in = cuda_unit_blocks(w.form) * BLOCK_IN;
     const char *unit = data + o / TILE_OUT * cuda_tile_bytes(w.form, w.n_in) +
                        (uint64_t)(k / unit_in) * cuda_unit_bytes(w.form);
-    if (w.form == FORM_Q4K || w.form == FORM_Q6K)
+    if (cuda_unit_blocks(w.form) > 1)
         return unit_value(w.form, unit, o % TILE_OUT, k % unit_in);
     if (w.form == FORM_F16) {
         float v = __half2float(((const __half *)unit)[core_place(o % TILE_OUT, k % BLOCK_IN)]);
@@ -43,8 +51,11 @@ static __device__ float weight_value(const cuda_matrix &w, uint32_t o, uint32_t 
         return __fmul_rn(__fmul_rn(v, pow2(half)), pow2(-w.exponent - half));
     }
     uint32_t place = value_place(o % TILE_OUT, k % BLOCK_IN);
-    float d = __half2float(((const __half *)(unit + 256))[o % TILE_OUT]);
-    return __fmul_rn(d, (float)((int)(uint8_t)unit[place] - 128));
+    float q = (float)((int)(uint8_t)unit[place] - 128);
+    const __half *scales = (const __half *)(unit + 256);
+    if (w.form == FORM_Q8) return __fmul_rn(__half2float(scales[o % TILE_OUT]), q);
+    const __half *both = scales + o % TILE_OUT * 2;
+    return __fmaf_rn(__half2float(both[0]), q, __half2float(both[1]));
 }
 
 static __global__ void embed(float *out, const cuda_matrix table, const uint32_t *tokens,

@@ -109,6 +109,30 @@ __device__ __forceinline__ uint32_t rounded_pair(float a, float b)
     return *reinterpret_cast<uint32_t *>(&v);
 }
 
+// Four bytes less `less` (2^23 and what was added to them) times scale plus add, as f16 pairs.
+__device__ __forceinline__ uint2 scaled_bytes(uint32_t x, float less, float scale, float add)
+{
+    float v[4] = {byte_above<0>(x), byte_above<1>(x), byte_above<2>(x), byte_above<3>(x)};
+#pragma unroll
+    for (uint32_t i = 0; i < 4; i++)
+        v[i] = __fmaf_rn(scale, __fsub_rn(v[i], less), add);
+    return make_uint2(rounded_pair(v[0], v[1]), rounded_pair(v[2], v[3]));
+}
+
+struct form_q8m {
+    static constexpr uint32_t unit_blocks = 1, bytes = Q8M_BLOCK, unit_bytes = bytes;
+    static constexpr float less = 0x1p23f + 128;
+    template <class F>
+    static __device__ __forceinline__ void each(const char *unit, uint32_t lane, F f)
+    {
+        uint2 p = *reinterpret_cast<const uint2 *>(unit + lane * 8);
+        __half2 both = *reinterpret_cast<const __half2 *>(unit + 256 + lane / 4 * 4);
+        float d = __low2float(both), m = __high2float(both);
+        uint2 a = scaled_bytes(p.x, less, d, m), b = scaled_bytes(p.y, less, d, m);
+        f(0, make_uint4(a.x, a.y, b.x, b.y));
+    }
+};
+
 // A unit is a super-block of 256 inputs. Nibbles: [2][32 lanes][4 u32], a word for each block, its
 // nibble i value i of the lane. Then for each output 8 (scale, min) in two bytes; then for each
 // output d and dmin, f16.
@@ -201,6 +225,33 @@ struct form_q6k {
     }
 };
 
+// A unit is a super-block of 256 inputs: [8 blocks][32 lanes][8] bytes (integer + 128), then for each
+// output 16 pairs of a scale (plus 128) and a minimum, bytes, one for each k16 step; then for each
+// output d and dmin, f16.
+struct form_k8 {
+    static constexpr uint32_t unit_blocks = 8, unit_bytes = K8_UNIT;
+    static constexpr uint32_t scales_at = 2048, d_at = 2304;
+    static constexpr float less = 0x1p23f + 128;
+
+    template <class F>
+    static __device__ __forceinline__ void each(const char *unit, uint32_t lane, F f)
+    {
+        __half2 both = *reinterpret_cast<const __half2 *>(unit + d_at + lane / 4 * 4);
+        float d = __low2float(both), m = __high2float(both);
+#pragma unroll
+        for (uint32_t j = 0; j < 8; j++) {
+            uint2 p = *reinterpret_cast<const uint2 *>(unit + j * 256 + lane * 8);
+            uint32_t s = *reinterpret_cast<const uint32_t *>(unit + scales_at + lane / 4 * 32 + j * 4);
+            float s0 = __fmul_rn(d, __fsub_rn(byte_above<0>(s), less));
+            float s1 = __fmul_rn(d, __fsub_rn(byte_above<2>(s), less));
+            float m0 = __fmul_rn(m, __fsub_rn(0x1p23f, byte_above<1>(s)));
+            float m1 = __fmul_rn(m, __fsub_rn(0x1p23f, byte_above<3>(s)));
+            uint2 a = scaled_bytes(p.x, less, s0, m0), b = scaled_bytes(p.y, less, s1, m1);
+            f(j, make_uint4(a.x, a.y, b.x, b.y));
+        }
+    }
+};
+
 // call(form) with the form's structure.
 template <class F> static inline cudaError_t with_form(cuda_form form, F call)
 {
@@ -209,10 +260,14 @@ template <class F> static inline cudaError_t with_form(cuda_form form, F call)
         return call(form_f16());
     case FORM_Q8:
         return call(form_q8());
+    case FORM_Q8M:
+        return call(form_q8m());
     case FORM_Q4K:
         return call(form_q4k());
     case FORM_Q6K:
         return call(form_q6k());
+    case FORM_K8:
+        return call(form_k8());
     default:
         return cudaErrorInvalidValue;
     }

@@ -26,6 +26,7 @@ extern "C" {
 #endif
 
 #include "common/dtype.h"
+#include "kernels/sample.h"
 
 /* How a weight lies on the device: tiles of 8 outputs, each a row of units (forms.cuh).
  * FORM_ROWS: none of that: as stored, f32 rows.
@@ -33,16 +34,20 @@ extern "C" {
  *     core. Ends are filled with zeros.
  * FORM_Q8: a unit is such a block in the order of lanes: lane l holds output l / 4 and, with
  *     q = l % 4, inputs 2q, 2q+1, 2q+8, 2q+9 and the same plus 16, what it takes as its operand; as
- *     unsigned bytes (q + 128), then the 8 scales (f16).
+ *     unsigned bytes (q + 128), then the 8 scales (f16): Q8_0, Q4_0, Q5_0, IQ4_NL.
+ * FORM_Q8M: the same with a minimum (f16) behind each scale: Q4_1, Q5_1.
  * FORM_Q4K, FORM_Q6K: a unit is a super-block of 256 inputs in the same order of lanes; n_in and
- *     what a segment takes of it are whole units. Types without a form here are held as FORM_F16. */
-typedef enum { FORM_ROWS, FORM_F16, FORM_Q8, FORM_Q4K, FORM_Q6K } cuda_form;
+ *     what a segment takes of it are whole units, else the weight is held as FORM_F16.
+ * FORM_K8: such a super-block in bytes, for the other types that have it: Q2_K, Q3_K, Q5_K, IQ4_XS. */
+typedef enum { FORM_ROWS, FORM_F16, FORM_Q8, FORM_Q8M, FORM_Q4K, FORM_Q6K, FORM_K8 } cuda_form;
 #define TILE_OUT  8u   /* outputs in a tile */
 #define BLOCK_IN  32u  /* inputs in a block */
 #define F16_BLOCK 512u /* bytes */
 #define Q8_BLOCK  272u
+#define Q8M_BLOCK 288u
 #define Q4K_UNIT  1184u
 #define Q6K_UNIT  1680u
+#define K8_UNIT   2336u
 
 typedef struct {
     const void *data;
@@ -73,15 +78,17 @@ static inline BOTH_SIDES uint32_t cuda_blocks_in(uint32_t n_in)
 
 static inline BOTH_SIDES uint32_t cuda_unit_blocks(cuda_form form)
 {
-    return form == FORM_Q4K || form == FORM_Q6K ? 8u : 1u;
+    return form >= FORM_Q4K ? 8u : 1u;
 }
 
 static inline BOTH_SIDES uint32_t cuda_unit_bytes(cuda_form form)
 {
     return form == FORM_F16   ? F16_BLOCK
            : form == FORM_Q8  ? Q8_BLOCK
+           : form == FORM_Q8M ? Q8M_BLOCK
            : form == FORM_Q4K ? Q4K_UNIT
-                              : Q6K_UNIT;
+           : form == FORM_Q6K ? Q6K_UNIT
+                              : K8_UNIT;
 }
 
 /* Of a tile in any form but FORM_ROWS. */
@@ -163,6 +170,33 @@ cudaError_t cuda_launch_gelu_mul(cudaStream_t s, float *out, const float *gate, 
 cudaError_t cuda_launch_add(cudaStream_t s, float *x, const float *y, uint64_t n);
 cudaError_t cuda_launch_check_finite(cudaStream_t s, uint8_t *flags, const float *x, uint32_t n,
                                      uint32_t n_rows);
+
+/* backend.h's sample, rows of it at once; n_vocab <= SAMPLER_VOCAB_MAX. */
+typedef struct {
+    sample_result *out;
+    const sample_row *rows;
+    const float *logits;
+    const uint8_t *flags;
+    uint32_t *tokens;  /* NULL: none */
+    uint8_t *live;     /* NULL: none */
+    void *scratch;     /* cuda_sample_bytes for each row, on a border of 8 */
+    uint32_t n_vocab;
+} cuda_sampling;
+uint64_t cuda_sample_bytes(uint32_t n_vocab);
+cudaError_t cuda_launch_sample(cudaStream_t s, const cuda_sampling *a, uint32_t n_rows);
+
+/* Host bytes that travel with the launch itself: up to PARCEL_BYTES in PARCELS_MAX pieces. */
+#define PARCELS_MAX  12u
+#define PARCEL_BYTES 3840u
+typedef struct {
+    struct {
+        void *to;
+        uint32_t at, bytes; /* in data */
+    } piece[PARCELS_MAX];
+    uint32_t n;
+    uint8_t data[PARCEL_BYTES];
+} cuda_parcels;
+cudaError_t cuda_launch_put(cudaStream_t s, const cuda_parcels *p);
 
 typedef struct {
     void *k, *v;

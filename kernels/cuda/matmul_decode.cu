@@ -21,7 +21,8 @@ struct decode_args {
 
 // A ring's slot: units that one bulk copy brings, about 4 KB; less where the rows need room.
 template <class form, int ROWS> struct ring_of {
-    static constexpr uint32_t step = (ROWS == 16 ? 2176u : 4352u) / form::unit_bytes;
+    static constexpr uint32_t room = ROWS == 16 ? 2176u : 4352u;
+    static constexpr uint32_t step = room < form::unit_bytes ? 1 : room / form::unit_bytes;
     static constexpr uint32_t bytes = step * form::unit_bytes;
 };
 
@@ -249,7 +250,7 @@ template <class form> static cudaError_t allow()
 
 cudaError_t cuda_matmul_setup(void)
 {
-    for (cuda_form f : {FORM_F16, FORM_Q8, FORM_Q4K, FORM_Q6K}) {
+    for (cuda_form f : {FORM_F16, FORM_Q8, FORM_Q8M, FORM_Q4K, FORM_Q6K, FORM_K8}) {
         cudaError_t e = with_form(f, [](auto form) { return allow<decltype(form)>(); });
         if (e != cudaSuccess) return e;
     }

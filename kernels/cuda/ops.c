@@ -220,6 +220,25 @@ status cuda_check_finite(backend_queue *q, dev_ptr flags, dev_ptr x, uint32_t n,
     return ST_OK;
 }
 
+status cuda_sample(backend_queue *q, dev_ptr out, dev_ptr logits, const sample_args *a,
+                   uint32_t n_rows)
+{
+    CHECK(a->n_vocab > 0 && a->n_vocab <= SAMPLER_VOCAB_MAX);
+    uint32_t rows_max = (uint32_t)(CUDA_PREPARED_BYTES / cuda_sample_bytes(a->n_vocab));
+    for (uint32_t r = 0; r < n_rows; r += rows_max) {
+        cuda_sampling part = {.out = (sample_result *)cuda_address(out) + r,
+                              .rows = (const sample_row *)cuda_address(a->rows) + r,
+                              .logits = (const float *)cuda_address(logits) + (uint64_t)r * a->n_vocab,
+                              .flags = cuda_address(a->flags),
+                              .tokens = cuda_address(a->tokens),
+                              .live = cuda_address(a->live),
+                              .scratch = q->prepared,
+                              .n_vocab = a->n_vocab};
+        LAUNCH(q, cuda_launch_sample, &part, n_rows - r < rows_max ? n_rows - r : rows_max);
+    }
+    return ST_OK;
+}
+
 /* --- K and V -------------------------------------------------------------------------------- */
 
 static cuda_kv kv_of(const kv_args *kv, const row_args *rows)

@@ -157,6 +157,7 @@ static void fill_args(backend_walk *k, const walk_desc *w)
     a->position = cuda_address(w->rows.position);
     a->table = cuda_address(w->rows.table);
     a->tables = cuda_address(w->rows.tables);
+    a->live = cuda_address(w->rows.live);
     a->finite = cuda_address(w->finite);
     a->product = k->memory[PRODUCTS];
     a->weights = k->memory[WEIGHTS];

@@ -137,10 +137,14 @@ static __device__ float piece_sum(walk_ring &ring, cuda_form form, uint32_t n, c
         return chain<form_f16>(ring, n, x, lane);
     case FORM_Q8:
         return chain<form_q8>(ring, n, x, lane);
+    case FORM_Q8M:
+        return chain<form_q8m>(ring, n, x, lane);
     case FORM_Q4K:
         return chain<form_q4k>(ring, n, x, lane);
-    default:
+    case FORM_Q6K:
         return chain<form_q6k>(ring, n, x, lane);
+    default:
+        return chain<form_k8>(ring, n, x, lane);
     }
 }
 
@@ -254,6 +258,7 @@ static __host__ __device__ __forceinline__ uint32_t weights_bytes(uint32_t n_pro
 __global__ void __launch_bounds__(THREADS, 1) walk(const walk_args a)
 {
     extern __shared__ __align__(128) char shared[];
+    if (*a.live == 0) return; // all blocks alike
     block_state &b = *(block_state *)shared;
     char *row = shared + sizeof b, *weights = row + a.x_bytes;
     char *slots = weights + weights_bytes(a.n_products);

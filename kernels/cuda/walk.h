@@ -57,6 +57,7 @@ typedef struct {
     const float *q, *k, *v, *cos, *sin;
     float *attn;
     const uint32_t *position, *table, *tables;
+    const uint8_t *live;         /* [1]; 0: the launch does nothing */
     float *partial;              /* [n_heads, n_cells_max, n_head + 2] */
     uint32_t *arrived;           /* [n_heads]: cells of a group of heads that are done; zeros between */
     uint32_t *meet;              /* [2]: blocks that have met, over all launches; and when this began */

@@ -16,8 +16,10 @@ __device__ __forceinline__ uint32_t slot_bytes(cuda_form form)
 {
     return form == FORM_F16   ? SLOT / F16_BLOCK * F16_BLOCK
            : form == FORM_Q8  ? SLOT / Q8_BLOCK * Q8_BLOCK
+           : form == FORM_Q8M ? SLOT / Q8M_BLOCK * Q8M_BLOCK
            : form == FORM_Q4K ? SLOT / Q4K_UNIT * Q4K_UNIT
-                              : SLOT / Q6K_UNIT * Q6K_UNIT;
+           : form == FORM_Q6K ? SLOT / Q6K_UNIT * Q6K_UNIT
+                              : SLOT / K8_UNIT * K8_UNIT;
 }
 
 // The pieces of one product that a warp has, one after the other.

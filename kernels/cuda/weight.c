@@ -88,14 +88,23 @@ static cuda_form form_of(dtype t, uint32_t n_in)
     switch (t) {
     case DT_F32:
         return FORM_ROWS;
-    case DT_Q8_0:
-        return FORM_Q8;
+    case DT_F16:
+    case DT_BF16:
+        return FORM_F16;
+    case DT_Q4_1:
+    case DT_Q5_1:
+        return FORM_Q8M;
     case DT_Q4_K:
         return whole ? FORM_Q4K : FORM_F16;
     case DT_Q6_K:
         return whole ? FORM_Q6K : FORM_F16;
-    default:
-        return FORM_F16;
+    case DT_Q2_K:
+    case DT_Q3_K:
+    case DT_Q5_K:
+    case DT_IQ4_XS:
+        return whole ? FORM_K8 : FORM_F16;
+    default: /* Q8_0, Q4_0, Q5_0, IQ4_NL */
+        return FORM_Q8;
     }
 }
 

@@ -53,11 +53,13 @@ def write(path, pairs, tensors):
     head = struct.pack("<4sIQQ", b"GGUF", 3, len(tensors), len(pairs))
     for key, kind, value in pairs:
         head += _string(key) + _value(kind, value)
-    offset, data = 0, b""
+    offset = 0
     for name, kind, shape, raw in tensors:
         head += _string(name) + struct.pack("<I", len(shape))
         head += struct.pack(f"<{len(shape)}Q", *reversed(shape)) + struct.pack("<IQ", kind, offset)
-        data += raw + bytes(-len(raw) % ALIGNMENT)
-        offset = len(data)
+        offset += len(raw) + -len(raw) % ALIGNMENT
     with open(path, "wb") as f:
-        f.write(head + bytes(-len(head) % ALIGNMENT) + data)
+        f.write(head + bytes(-len(head) % ALIGNMENT))
+        for _, _, _, raw in tensors:
+            f.write(raw)
+            f.write(bytes(-len(raw) % ALIGNMENT))

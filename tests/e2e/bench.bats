@@ -57,6 +57,54 @@ teardown() {
     grep -q '| 2 | 4 |' <<<"$OUT"
 }
 
+@test "sessions: a row for each number of stages, bound of a walk and number of sessions" {
+    pp bench -m "$DEMO" --sessions 1,4 --stages 1,2 --batch 0,1 -p 24 -n 12 -r 2
+    [[ $CODE == 0 ]]
+    for row in '1 \| - \| 1 \| all' '1 \| - \| 4 \| all' '1 \| - \| 1 \| <= 1' '1 \| - \| 4 \| <= 1' \
+        '2 \| 4 \| 1 \| all' '2 \| 4 \| 4 \| all' '2 \| 4 \| 1 \| <= 1' '2 \| 4 \| 4 \| <= 1'; do
+        [[ $(grep -cE "^\| $row \| [0-9.]+ \| [0-9.]+ / [0-9.]+ \|" <<<"$OUT") == 1 ]]
+    done
+    assert_nothing_left
+}
+
+@test "sessions, json: what each waits and what all get agree with each other" {
+    pp bench -m "$DEMO" --sessions 6 --stages 3 -p 40 -n 30 -r 2 --json
+    [[ $CODE == 0 ]]
+    perl -MJSON::PP -e '
+        my $o = decode_json(join "", <STDIN>);
+        my ($t) = @{$o->{tests}};
+        die "tests" unless @{$o->{tests}} == 1 && $t->{sessions} == 6 && $t->{stages} == 3;
+        for my $w ($t->{first_ms}, $t->{token_ms}) {
+            die "order" unless 0 <= $w->{p50} && $w->{p50} <= $w->{p99} && $w->{p99} <= $w->{max};
+        }
+        # the last first token comes when all prompts are through; prompts are 6 x 40 tokens
+        my $prompt_ms = 6 * 40 * 1000 / $t->{prompt_tokens_per_s}{min};
+        die "first" unless $t->{first_ms}{max} <= $prompt_ms * 1.01 && $t->{first_ms}{max} > $prompt_ms / 4;
+        # 30 waits of each session are the generation
+        my $ms = 30 * 1000 / ($t->{tokens_per_s}{min} / 6);
+        die "token" unless $t->{token_ms}{max} <= $ms && $t->{token_ms}{p50} > 0;
+        for my $s (@{$t->{generation_stages}}, @{$t->{prompt_stages}}) {
+            die "busy" unless $s->{busy} > 0.001 && $s->{busy} + $s->{starved} + $s->{blocked} <= 1.05;
+        }
+        # each stage but a first one waits for rows
+        die "starved" unless $t->{generation_stages}[1]{starved} > 0;
+        die "cores" unless $t->{coordinator_cores} > 0;
+    ' <<<"$OUT"
+}
+
+@test "sessions, csv: as many fields in each line" {
+    pp bench -m "$DEMO" --sessions 1,2 -p 8 -n 8 -r 1 -o csv
+    [[ $CODE == 0 && $(wc -l <<<"$OUT") == 3 ]]
+    [[ $(sed 's/[^,]//g' <<<"$OUT" | sort -u | wc -l) == 1 ]]
+}
+
+@test "sessions whose KV does not fit: what would" {
+    pp bench -m "$DEMO" --sessions 2,8 -p 100 -n 28 --kv-bytes 2000000
+    expect_error 4 "at most 5 would fit"
+    pp bench -m "$DEMO" --sessions 5 -p 100 -n 28 --kv-bytes 2000000 -r 1
+    [[ $CODE == 0 ]]
+}
+
 @test "what cannot be measured is refused before anything starts" {
     local line
     while read -r line; do
@@ -76,6 +124,17 @@ teardown() {
 --stages 1,,2
 --stages 1,9
 --stages 65
+--sessions 0
+--sessions 4,0
+--sessions 4,,8
+--sessions 1025
+--sessions many
+--sessions 4 -p 0
+--sessions 4 -n 0
+--sessions 4 --depth 8
+--sessions 4 --batch 1,x
+--sessions 4 -p 60 -n 10 --ctx 64
+--batch 2
 -o xml
 END
     pp bench -m "$TEST_DIR/none.gguf"

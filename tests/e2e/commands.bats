@@ -144,7 +144,7 @@ has_text() {
         grep -qE 'drafts: [1-9][0-9]* of [0-9]+ tokens accepted' "$TEST_DIR/err"
     done
     start_pp "$TEST_DIR/text" run -p "Once upon a time" -n 280 --temp 0 --draft-model "$DEMO" --stages 2 \
-        --fault stage=all,at=decode,kind=slow:12,every=1
+        --fault stage=all,at=decode,kind=slow:50,every=1
     wait_for 20 has_text "$TEST_DIR/text"
     kill -KILL "$(stages_of "$PP_PID" | tail -n 1)" # started last
     end_of "$PP_PID" 30

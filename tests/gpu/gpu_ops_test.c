@@ -192,7 +192,7 @@ static void errors_are_told(void **state)
     uint32_t n;
     errmsg_clear(&e);
     assert_int_equal(backend_gpus(&g, 1, &n, &e), ST_OK);
-    spec = (device_spec){.cuda_index = 999, .cuda_uuid = g.uuid};
+    spec = (device_spec){.cuda_index = 999, .cuda_uuid = g.uuid, .n_threads = 1};
     assert_int_equal(gpu.b->device_open(&d, &spec, &e), ST_OK);
     gpu.b->device_close(d);
 }

@@ -246,6 +246,7 @@ static void one_launch_gives_the_ops_bits(void **state)
         {DT_Q8_0, DT_F16, DT_F16, 288, 800, 6, 3, 48, 32, true, false, true},
         {DT_Q4_0, DT_Q8_0, DT_Q6_K, 512, 768, 7, 1, 64, 64, false, true, false},
         {DT_F16, DT_Q4_K, DT_Q5_1, 256, 256, 16, 16, 16, 16, true, true, true},
+        {DT_Q5_K, DT_IQ4_XS, DT_Q3_K, 4096, 14336, 32, 8, 128, 128, false, false, false},
     };
     static const uint32_t positions[] = {0, 1, 63, 64, 255, 256, 700, 2047, 4095, 5};
     for (uint32_t i = 0; i < sizeof cases / sizeof *cases; i++) {

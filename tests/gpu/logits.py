@@ -10,11 +10,13 @@ import numpy
 program, model = sys.argv[1], Path(sys.argv[2])
 truth_file = model.with_suffix(".f64ref.f32")
 text = "Once upon a time, there was a little girl named Lily. She loved to play outside in the park. "
-done = subprocess.run([program, "tokenize", "-m", str(model), "-p", text], stdout=subprocess.PIPE, check=True)
-tokens = [int(t) for t in done.stdout.decode().replace(",", " ").split()]
 ids = model.parent / "token_ids.txt"
 if ids.exists():
-    tokens = [int(t) for t in ids.read_text().replace(",", " ").split()]
+    listed = ids.read_text()
+else:
+    done = subprocess.run([program, "tokenize", "-m", str(model), "-p", text], stdout=subprocess.PIPE, check=True)
+    listed = done.stdout.decode()
+tokens = [int(t) for t in listed.replace(",", " ").split()]
 
 
 def logits(device, kv):

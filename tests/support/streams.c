@@ -9,20 +9,32 @@
 #include <unistd.h>
 
 #define LAYERS 4u
-#define BLOCK_BYTES (LAYERS * 2 * 64 * 2 * 16 * 2) /* K and V, 64 positions, 2 heads of 16, f16 */
+#define WINDOW_CHUNK 40u
 
 static char dir[32], model_path[64];
+static bool windows;
 
-void streams_open(void)
+static void open_spec(llama_spec spec)
 {
     strcpy(dir, "/tmp/memra-t.XXXXXX");
     assert_non_null(mkdtemp(dir));
     snprintf(model_path, sizeof model_path, "%s/m.gguf", dir);
-    llama_spec spec = llama_spec_default();
-    spec.n_layers = LAYERS;
     spec.n_ctx = STREAMS_CTX;
     spec.n_vocab = STREAMS_VOCAB;
+    windows = spec.window > 0;
     small_model(model_path, &spec);
+}
+
+void streams_open(void)
+{
+    llama_spec spec = llama_spec_default();
+    spec.n_layers = LAYERS;
+    open_spec(spec);
+}
+
+void streams_open_arch(const char *arch)
+{
+    open_spec(llama_spec_arch(arch));
 }
 
 void streams_close(void)
@@ -31,17 +43,48 @@ void streams_close(void)
     assert_int_equal(rmdir(dir), 0); /* not empty: a run directory was left behind */
 }
 
-pipeline *streams_pipeline(const doors *d, uint32_t n_sessions, uint32_t kv_blocks)
+/* kv_blocks of all that the sessions would fill, in bytes. */
+static uint64_t bytes_of(const pipeline_options *o, uint32_t kv_blocks)
+{
+    errmsg e = {0};
+    gguf *file;
+    plan p;
+    uint64_t bytes = 0;
+    model_desc *m = malloc(sizeof *m);
+    assert_non_null(m);
+    assert_int_equal(gguf_open(&file, o->model_path, &e), ST_OK);
+    assert_int_equal(model_read(m, file, &e), ST_OK);
+    assert_int_equal(plan_make(&p, m, o->doors, &o->plan, &e), ST_OK);
+    for (uint32_t s = 0; s < p.cuts.n_stages; s++) bytes += p.stage[s].kv_bytes;
+    gguf_close(file);
+    free(m);
+    return bytes * kv_blocks / p.n_blocks[KV_CLASS_GLOBAL];
+}
+
+static pipeline *open_pipeline(const doors *d, uint32_t n_sessions, uint32_t kv_blocks,
+                               uint64_t journal_bytes)
 {
     pipeline_options o = small_options(model_path, dir, d);
     o.plan.n_sessions = n_sessions;
     o.plan.n_ctx = STREAMS_CTX;
-    o.plan.kv_bytes = (uint64_t)kv_blocks * BLOCK_BYTES;
+    o.plan.journal_bytes = journal_bytes;
+    if (windows) o.plan.n_chunk = WINDOW_CHUNK;
+    if (kv_blocks != 0) o.plan.kv_bytes = bytes_of(&o, kv_blocks);
     o.restarts = RESTARTS_MAX;
     o.restart_window_ms = 1000;
     pipeline *p = small_open(&o);
-    if (kv_blocks != 0) assert_int_equal(pipeline_plan(p)->n_blocks[KV_CLASS_GLOBAL], kv_blocks);
+    if (kv_blocks != 0) assert_in_range(pipeline_plan(p)->n_blocks[KV_CLASS_GLOBAL], kv_blocks - 1, kv_blocks);
     return p;
+}
+
+pipeline *streams_pipeline(const doors *d, uint32_t n_sessions, uint32_t kv_blocks)
+{
+    return open_pipeline(d, n_sessions, kv_blocks, 0);
+}
+
+pipeline *streams_pipeline_journals(const doors *d, uint32_t n_sessions, uint32_t kv_blocks)
+{
+    return open_pipeline(d, n_sessions, kv_blocks, PLAN_JOURNAL_ALL);
 }
 
 void streams_make(stream *out, pipeline *p, uint32_t family, uint32_t n_shared, uint32_t n_prompt,

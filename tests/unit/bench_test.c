@@ -36,6 +36,23 @@ static void spread_of_one(void **state)
     near(s.median, 42);
 }
 
+static void spread_of_waits(void **state)
+{
+    (void)state;
+    double x[200];
+    for (uint32_t i = 0; i < 200; i++) x[i] = 200 - i; /* 1 .. 200 */
+    spread s = spread_of(x, 200);
+    near(s.p50, 100);
+    near(s.p99, 198);
+    near(s.max, 200);
+    double y[] = {3}, z[] = {9, 2};
+    near(spread_of(y, 1).p50, 3);
+    near(spread_of(y, 1).p99, 3);
+    s = spread_of(z, 2);
+    near(s.p50, 2);
+    near(s.p99, 9);
+}
+
 static void bytes_of_a_token(void **state)
 {
     (void)state;
@@ -91,6 +108,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(spread_of_a_few),
         cmocka_unit_test(spread_of_one),
+        cmocka_unit_test(spread_of_waits),
         cmocka_unit_test(bytes_of_a_token),
         cmocka_unit_test(bandwidth_is_measured),
         cmocka_unit_test(an_interrupt_ends_the_measurement),

@@ -259,6 +259,44 @@ static void many_beside_each_other(void **state)
     }
 }
 
+/* Six sessions at a time in walks of at most `rows` rows: groups walked in rounds after a step's first,
+ * by rounds after the first. */
+static double groups_per_round(pipeline *p, uint32_t rows)
+{
+    errmsg e = {0};
+    session *s[6];
+    generation *g[6];
+    stage_snapshot before, after;
+    step_doors d = doors_default().step;
+    d.batch_rows = rows;
+    pipeline_set_step_doors(p, &d);
+    for (uint32_t i = 0; i < 6; i++) s[i] = primed(p, i);
+    pipeline_stage(p, 0, &before);
+    for (uint32_t i = 0; i < 6; i++)
+        OK(session_generate(s[i], truth[i][0], &(generate_limits){.n_max = 120}, &g[i], &e));
+    for (uint32_t i = 0; i < 6; i++) {
+        assert_int_equal(take(g[i], i, 1, 120), 120);
+        OK(generation_close(g[i], &e));
+        session_drop(s[i]);
+    }
+    pipeline_stage(p, 0, &after);
+    double n_rows = (double)(after.n_rows - before.n_rows), n_steps = (double)(after.n_steps - before.n_steps);
+    return (double)(after.n_free_rounds - before.n_free_rounds) / (n_rows / 6 - n_steps);
+}
+
+/* batch_rows: what a walk takes at most; the tokens are the same. */
+static void walks_are_bounded_where_asked(void **state)
+{
+    (void)state;
+    pipeline *p = open_n(1, true);
+    /* Nearly all steps have all six; those in which some have begun, or are left, have fewer rows. */
+    double all = groups_per_round(p, 0), one = groups_per_round(p, 1), three = groups_per_round(p, 3);
+    assert_true(all > 0.7 && all < 1.5);
+    assert_true(three > 1.5 && three < 2.7);
+    assert_true(one > 4.5);
+    pipeline_close(p);
+}
+
 /* Prompts are read while others generate. */
 static void prompts_beside_generations(void **state)
 {
@@ -366,6 +404,7 @@ int main(void)
         cmocka_unit_test(stops_limits_and_the_context),
         cmocka_unit_test(what_ran_over_is_forgotten),
         cmocka_unit_test(many_beside_each_other),
+        cmocka_unit_test(walks_are_bounded_where_asked),
         cmocka_unit_test(prompts_beside_generations),
         cmocka_unit_test(a_streams_worst_gap_is_two_chunks),
     };

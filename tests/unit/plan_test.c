@@ -132,11 +132,13 @@ static void pieces_do_not_overlap(void **state)
         scratch_layout_make(&s, f->m, rows[i / 4], ctx[i % 4], true);
         const uint64_t at[] = {s.hidden, s.normed, s.q,    s.k,      s.v,      s.attn,
                                s.gate,   s.up,     s.cos[0],  s.sin[0],    s.tokens, s.position,
-                               s.table,  s.tables, s.live, s.finite, s.logits};
+                               s.table,  s.tables, s.live, s.finite, s.logits, s.kept_logits,
+                               s.sampler};
         const uint64_t bytes[] = {r * 256, r * 256,         r * 256, r * 128, r * 128,     r * 256,
                                   r * 384, r * 384,         r * 32,  r * 32,  r * 4,       r * 4,
-                                  r * 4,   r * 4 * per_ctx, r,       r,       16 * 320 * 4};
-        check_pieces(at, bytes, 17, s.bytes);
+                                  r * 4,   r * 4 * per_ctx, r,       r + 64,  16 * 320 * 4, 16 * 320 * 4,
+                                  sampler_scratch_bytes(320)};
+        check_pieces(at, bytes, 19, s.bytes);
         scratch_layout_make(&s, f->m, rows[i / 4], ctx[i % 4], false);
         assert_int_equal(s.bytes, s.logits);
         host_layout h;
@@ -145,14 +147,15 @@ static void pieces_do_not_overlap(void **state)
         const uint64_t h_at[] = {h.rows,        h.tokens,        h.position, h.table,
                                  h.tables,      h.live,          h.finite,   h.cos[0],
                                  h.sin[0],         h.readback_seen, h.branches, h.branch_tables[0],
-                                 h.block_users[0], h.history,       h.logits,   h.sampler};
-        const uint64_t h_bytes[] = {r * sizeof(wire_row),
+                                 h.block_users[0], h.history,       h.logits,   h.sample_rows,
+                                 h.sample_results};
+        const uint64_t h_bytes[] = {2 * r * sizeof(wire_row),
                                     r * 4,
                                     r * 4,
                                     r * 4,
                                     r * 4 * per_ctx,
                                     r,
-                                    r,
+                                    r + 64,
                                     r * 32,
                                     r * 32,
                                     20,
@@ -161,8 +164,9 @@ static void pieces_do_not_overlap(void **state)
                                     36,
                                     9 * 256,
                                     16 * 320 * 4,
-                                    sampler_scratch_bytes(320)};
-        check_pieces(h_at, h_bytes, 16, h.bytes);
+                                    64 * 1152,
+                                    64 * 16};
+        check_pieces(h_at, h_bytes, 17, h.bytes);
     }
 }
 

@@ -218,7 +218,7 @@ static double *read_truth(const char *path, uint64_t count)
 
 /* Every cut of the model at `model` gives the same bits; their distance from the recorded truth. */
 static double recorded_error(const char *model, const char *truth_path, const char *ids,
-                             uint32_t n_layers)
+                             uint32_t n_layers, dtype kv_type)
 {
     uint32_t tokens[N_MAX], n = read_tokens(ids, tokens);
     uint64_t count = 0;
@@ -227,6 +227,7 @@ static double recorded_error(const char *model, const char *truth_path, const ch
         gguf *g = NULL;
         errmsg e = {0};
         chain_spec s = spec_of(128);
+        s.kv_type = kv_type;
         for (uint32_t cut = 1; cut < n_layers; cut++) {
             if ((mask >> (cut - 1)) & 1) s.cut[s.n_cuts++] = cut;
         }
@@ -257,7 +258,7 @@ static void check_recorded(const char *model_at, const char *truth_at, const cha
     strcpy(model, path);
     strcpy(truth, shared(truth_at, name));
     strcpy(ids, shared("models/stories-q256/token_ids.txt%s", ""));
-    double error = recorded_error(model, truth, ids, 5);
+    double error = recorded_error(model, truth, ids, 5, DT_F32);
     print_message("# stories %s: %.2e (limit %.1e), equal at every cut\n", name, error, limit);
     assert_true(error <= limit);
 }
@@ -302,7 +303,7 @@ static void check_fixture(const char *dir, uint32_t i)
     strcpy(truth, shared("models/fixtures/rnd-%s.f32", name));
     strcpy(ids, shared("models/fixtures/token_ids.txt%s", ""));
     snprintf(model, sizeof model, "%s/rnd-%s.gguf", dir, fixtures[i].name);
-    double error = recorded_error(model, truth, ids, fixtures[i].n_layers);
+    double error = recorded_error(model, truth, ids, fixtures[i].n_layers, DT_F32);
     print_message("# rnd-%s: %.2e (limit %.0e), equal at every cut\n", name, error,
                   fixtures[i].limit);
     assert_true(error <= fixtures[i].limit);
@@ -331,6 +332,34 @@ static void fixtures_are_as_recorded(void **state)
         check_fixture(dir, i);
     snprintf(command, sizeof command, "rm -rf %s", dir);
     assert_int_equal(system(command), 0);
+}
+
+/* What the Hugging Face library says of small models with random weights, llama3, yarn and linear
+ * rotations and windows among them (tests/fixtures/make_hf.py). */
+static void library_agrees(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *name;
+        uint32_t n_layers;
+        double limit; /* with KV of f32; of f16: 1e-6 */
+    } of[] = {{"llama", 3, 1e-11},
+              {"qwen2", 3, 1e-11},
+              {"qwen3", 3, 1e-11},
+              {"gemma3", 6, 1e-11},
+              {"mixed", 2, FIXED_LIMIT}};
+    for (uint32_t i = 0; i < sizeof of / sizeof *of; i++) {
+        const char *dir = MEMRA_SOURCE_DIR "/tests/fixtures";
+        char model[600], truth[600], ids[600];
+        snprintf(model, sizeof model, "%s/hf-%s.gguf", dir, of[i].name);
+        snprintf(truth, sizeof truth, "%s/hf-%s.f64ref.f32", dir, of[i].name);
+        snprintf(ids, sizeof ids, "%s/token_ids.txt", dir);
+        double f32 = recorded_error(model, truth, ids, of[i].n_layers, DT_F32);
+        double f16 = recorded_error(model, truth, ids, of[i].n_layers, DT_F16);
+        print_message("# library, %s: %.1e, with KV of f16 %.1e\n", of[i].name, f32, f16);
+        assert_true(f32 <= of[i].limit);
+        assert_true(f16 <= 1e-6);
+    }
 }
 
 /* --- text --- */
@@ -406,6 +435,7 @@ int main(void)
         cmocka_unit_test(rope_kinds_are_true),
         cmocka_unit_test(stories_are_as_recorded),
         cmocka_unit_test(fixtures_are_as_recorded),
+        cmocka_unit_test(library_agrees),
         cmocka_unit_test(greedy_story_is_as_recorded),
     };
     tap_begin(240);

@@ -59,6 +59,7 @@ static void config_fields_have_bounds(void **state)
     BAD(memset(c->cuda_uuid, 'x', sizeof c->cuda_uuid));
     BAD(c->n_threads = 0);
     BAD(c->run_block_fd = -1);
+    BAD(c->trace_fd = -1);
     BAD(c->readback_fd = -1);
     BAD(c->in_fd = -1);
     BAD(c->out_fd = -1);
