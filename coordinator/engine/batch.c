@@ -14,11 +14,13 @@
  * is not yet complete waits for the others only while every stage has a micro-batch of its own.
  *
  * Prompt chunks: rows of one prompt, and, where it ends before the chunk is full, of the prompts
- * behind it; a chunk is as long as chunk.h plans. Decode goes first. While sessions decode, chunks
+ * behind it; a chunk is as long as chunk.h plans. Prompts are read by priority, then first come first
+ * served, so that one of more priority overtakes at the next chunk; the oldest of all is passed by
+ * OVERTAKEN_MAX times in a row at most. Decode goes first, whatever the priorities: streams keep their pace. While sessions decode, chunks
  * in flight are so few that a decode row finds at most two chunk times of work before it; otherwise
  * two per stage.
  *
- * Sessions take turns: whoever had rows in a step goes to the end of the list. */
+ * Sessions that decode take turns: whoever had rows in a step goes to the end of the list. */
 #include "coordinator/engine/kvbooks.h"
 
 #include "common/boundary.h"
@@ -254,6 +256,8 @@ static void choose_decode(pipeline *p, const decoders *n, flight *f)
 
 /* --- prompts ----------------------------------------------------------------------------------------- */
 
+#define OVERTAKEN_MAX 8u
+
 /* What is left of a step's chunk. */
 typedef struct {
     uint32_t rows, n_free; /* rows; result rows */
@@ -295,19 +299,37 @@ static uint32_t prime_rows(const pipeline *p, const request *r, chunk_room *c)
     return rows;
 }
 
+/* Of the ready prompts that this choice has not seen: the oldest, or whose turn it is. */
+static session *next_prompt(const pipeline *p, bool oldest)
+{
+    session *next = NULL;
+    for (session *s = p->ready_first; s != NULL; s = s->ready_next) {
+        if (!s->first->prime || s->counted == p->n_counts) continue;
+        bool equal = oldest || next == NULL || s->priority == next->priority;
+        if (next == NULL || (equal ? s->ticket < next->ticket : s->priority > next->priority)) next = s;
+    }
+    return next;
+}
+
 static void choose_prime(pipeline *p, bool decoding, flight *f)
 {
     if (in_flight(p, STEP_OF_PROMPTS) >= prime_window(p, decoding)) return;
     chunk_room c = whole_chunk(p);
+    p->n_counts++;
+    session *oldest = next_prompt(p, true);
+    bool due = p->n_overtaken >= OVERTAKEN_MAX;
     f->prime = true;
-    for (session *s = p->ready_first; s != NULL; s = s->ready_next) {
+    for (session *s; (s = due ? oldest : next_prompt(p, false)) != NULL; due = false) {
         bool full = c.rows == 0 || (!c.asked && c.cost < 1 && f->n_rows > 0);
         if (full || f->n_parts == p->parts_max) break;
-        if (!s->first->prime) continue;
+        s->counted = p->n_counts;
         uint32_t n_rows = prime_rows(p, s->first, &c);
         if (n_rows > 0) add_part(f, s->first, n_rows);
     }
     one_group(f);
+    if (f->n_parts == 0) return;
+    bool passed = oldest->counted != p->n_counts || f->part[0].r->session->priority > oldest->priority;
+    p->n_overtaken = passed ? p->n_overtaken + 1 : 0;
 }
 
 void batch_choose(pipeline *p, flight *f)

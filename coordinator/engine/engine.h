@@ -213,7 +213,7 @@ struct session {
     session *waiting_next;
     uint64_t ticket, waits_since; /* order of arrival; admissions when it began to wait */
     uint64_t used;              /* when it was last asked for something */
-    uint64_t counted;           /* batch.c: the last count that has seen it */
+    uint64_t counted;           /* batch.c: the last count, or choice, that has seen it */
 };
 
 /* Rows that lost stages must know again, on their way (replay.c). */
@@ -277,6 +277,7 @@ struct pipeline {
     step_doors step_doors;
     session *ready_first, *ready_last; /* sessions that have rows to issue, whose turn comes first */
     uint64_t next_seq, n_counts;
+    uint32_t n_overtaken;       /* chunks in a row that passed the oldest prompt by (batch.c) */
     flight *flights;            /* [window] */
     uint32_t n_flights, window, parts_max, results_max;
     uint32_t next_slot;         /* of the next crossing */
