@@ -79,12 +79,39 @@ typedef struct {
     uint32_t epoch, n_rows, kind, reserved;
 } slot_header;
 
+/* Poison: where a row was found to hold NaN or infinity; 0: nowhere. The mark travels with the row:
+ * the stages after go on with it, as they would, so that nothing of the step changes for the others,
+ * and the last one reports it (WIRE_POISONED). */
+typedef uint16_t poison_mark;
+
+static inline poison_mark poison_hidden(uint32_t stage)
+{
+    return (poison_mark)(1 + 2 * stage);
+}
+
+static inline poison_mark poison_logits(uint32_t stage)
+{
+    return (poison_mark)(2 + 2 * stage);
+}
+
+static inline uint32_t poison_stage(poison_mark m)
+{
+    return (m - 1u) / 2;
+}
+
+static inline bool poison_in_logits(poison_mark m)
+{
+    return m % 2 == 0;
+}
+
 /* What travels with a row. Compared with the step message before use. */
 typedef struct {
     uint64_t session_step;
     uint32_t session, generation, branch, position, token;
-    uint32_t live;                     /* 1; 0: ended, writes nothing, nobody skips a round */
+    uint16_t live;                     /* 1; 0: ended, writes nothing, nobody skips a round */
+    poison_mark poison;                /* not compared: below 1 + 2 * number of stages */
 } row_header;
+_Static_assert(sizeof(row_header) == 32, "layout");
 
 typedef struct {
     slot_header *header;

@@ -12,7 +12,10 @@
 #define SPLIT_RULE   "one cut inside (0, n_layers), with STAGES=2 and without SPLITS"
 #define DEVICES_RULE "one of CUDA ordinal, cpu, cpu:NODE, auto per stage; or auto alone"
 #define UNSPLIT_RULE "0 or 1; 0, unsplit: with one stage"
-#define FAULT_RULE   "stage=S|all,at=PLACE,step=N,kind=KIND,every=1; several joined by ';'"
+#define FAULT_RULE                                                                                 \
+    "stage=S|all,at=PLACE,step=N,kind=KIND,every=1; several joined by ';'. KIND: kill, stop, "     \
+    "hang, exit, slow:MS, cuda, oom, nan, corrupt, badmsg; PLACE: load, prime, decode, idle, "     \
+    "recovery"
 
 /* id, variable, flag, rule */
 #define DOOR_LIST(X)                                                                               \

@@ -7,13 +7,12 @@
 
 typedef struct {
     const char *word;
-    int value; /* ABSENT: the design has it, this build does not */
+    int value;
 } fault_word;
-#define ABSENT (-1)
 
 static const fault_word at_words[] = {
     {"load", FAULT_AT_LOAD}, {"prime", FAULT_AT_PRIME}, {"decode", FAULT_AT_DECODE},
-    {"idle", FAULT_AT_IDLE}, {"recovery", FAULT_AT_RECOVERY}, {NULL, 0},
+    {"idle", FAULT_AT_IDLE}, {"recovery", FAULT_AT_RECOVERY}, {"asked", FAULT_AT_ASKED}, {NULL, 0},
 };
 static const fault_word kind_words[] = {
     {"kill", FAULT_KILL},
@@ -21,10 +20,10 @@ static const fault_word kind_words[] = {
     {"hang", FAULT_HANG},
     {"exit", FAULT_EXIT},
     {"corrupt", FAULT_CORRUPT},
-    {"cuda", ABSENT},
-    {"oom", ABSENT},
-    {"nan", ABSENT},
-    {"badmsg", ABSENT},
+    {"cuda", FAULT_CUDA},
+    {"oom", FAULT_OOM},
+    {"nan", FAULT_NAN},
+    {"badmsg", FAULT_BADMSG},
     {NULL, 0},
 };
 
@@ -69,9 +68,9 @@ static status parse_kind(fault *f, const fault_text *t, const char *s, size_t n)
     if (n >= 5 && memcmp(s, "slow:", 5) == 0) return parse_slow(f, t, s, n);
     const fault_word *word = find_word(kind_words, s, n);
     if (word == NULL) {
-        return refuse(t, s, n, "is not a kind (kill, stop, hang, exit, slow:MS, corrupt)");
+        return refuse(t, s, n, "is not a kind (kill, stop, hang, exit, slow:MS, cuda, oom, nan, "
+                               "corrupt, badmsg)");
     }
-    if (word->value == ABSENT) return refuse(t, s, n, "is a kind that this build does not have");
     f->kind = (fault_kind)word->value;
     return ST_OK;
 }
@@ -79,7 +78,7 @@ static status parse_kind(fault *f, const fault_text *t, const char *s, size_t n)
 static status parse_at(fault *f, const fault_text *t, const char *s, size_t n)
 {
     const fault_word *word = find_word(at_words, s, n);
-    if (word == NULL) return refuse(t, s, n, "is not a place (load, prime, decode, idle, recovery)");
+    if (word == NULL) return refuse(t, s, n, "is not a place (load, prime, decode, idle, recovery, asked)");
     f->at = (fault_at)word->value;
     return ST_OK;
 }
@@ -133,6 +132,20 @@ static status parse_pair(fault *f, uint32_t *seen, const fault_text *t, const ch
     return refuse(t, s, n, "has an unknown key (stage, at, step, kind, every)");
 }
 
+/* Where a kind can be carried out. */
+static bool kind_fits(fault_kind kind, fault_at at)
+{
+    if (at == FAULT_AT_ASKED) return kind != FAULT_OOM && kind != FAULT_NAN; /* whatever is in hand */
+    switch (kind) {
+    case FAULT_OOM:
+        return at == FAULT_AT_LOAD || at == FAULT_AT_RECOVERY;
+    case FAULT_NAN:
+        return at == FAULT_AT_PRIME || at == FAULT_AT_DECODE || at == FAULT_AT_RECOVERY;
+    default:
+        return true;
+    }
+}
+
 static status parse_entry(fault *f, const fault_text *t, const char *s, size_t n)
 {
     *f = (fault){.at = FAULT_AT_ANY, .step = FAULT_STEP_ANY};
@@ -147,8 +160,14 @@ static status parse_entry(fault *f, const fault_text *t, const char *s, size_t n
     }
     if (!(seen & (1u << KEY_STAGE))) return refuse(t, s, n, "has no stage=");
     if (!(seen & (1u << KEY_KIND))) return refuse(t, s, n, "has no kind=");
-    if ((seen & (1u << KEY_STEP)) && (f->at == FAULT_AT_LOAD || f->at == FAULT_AT_IDLE || f->at == FAULT_AT_RECOVERY)) {
+    bool stepless = f->at != FAULT_AT_ANY && f->at != FAULT_AT_PRIME && f->at != FAULT_AT_DECODE;
+    if ((seen & (1u << KEY_STEP)) && (stepless || f->kind == FAULT_OOM)) {
         return refuse(t, s, n, "names a step where no step is in hand, so it could never happen");
+    }
+    if (f->at != FAULT_AT_ANY && !kind_fits(f->kind, f->at)) {
+        return refuse(t, s, n, f->kind == FAULT_OOM
+                                   ? "allocates nothing there (kind=oom: at load or recovery)"
+                                   : "walks no row there (kind=nan: at prime, decode or recovery)");
     }
     return ST_OK;
 }
@@ -190,6 +209,7 @@ const fault *fault_match(const fault_list *l, bool fired[FAULTS_MAX], uint32_t s
         if (fired[i]) continue;
         if (f->stage != FAULT_STAGE_ALL && f->stage != stage) continue;
         if (f->at != FAULT_AT_ANY && f->at != at) continue;
+        if (f->at == FAULT_AT_ANY && (at == FAULT_AT_ASKED || !kind_fits(f->kind, at))) continue;
         if (f->step != FAULT_STEP_ANY && f->step != seq) continue;
         fired[i] = !f->every;
         return f;

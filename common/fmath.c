@@ -56,7 +56,6 @@ float fm_expf(float x)
 
 #define LN2_HI 0x1.62e42fefap-1 /* 34 bits: n times it is exact for |n| < 2^19 */
 #define LN2_LO 0x1.cf79abc9e3b3ap-40
-#define ROUND_MAGIC 0x1.8p+52   /* adding and subtracting it rounds |x| < 2^51 to an integer */
 
 /* 2^n for -1022 <= n <= 1023 */
 static double pow2(int64_t n)
@@ -69,7 +68,7 @@ double fm_exp(double x)
     if (x != x) return x;
     if (x > 0x1.62e42fefa39efp+9) return INFINITY;
     if (x < -746.0) return 0.0;
-    double n = (x * 0x1.71547652b82fep+0 + ROUND_MAGIC) - ROUND_MAGIC;
+    double n = (x * 0x1.71547652b82fep+0 + FM_ROUND) - FM_ROUND;
     double r = __builtin_fma(-n, LN2_HI, x);
     r = __builtin_fma(-n, LN2_LO, r);
     static const double inv_factorial[] = {
@@ -115,20 +114,17 @@ double fm_pow(double x, double y)
 
 void fm_sincos(double x, double *s, double *c)
 {
-    if (!(x >= -0x1p40 && x <= 0x1p40)) {
+    static const double sin_c[] = FM_SIN_SERIES, cos_c[] = FM_COS_SERIES;
+    if (!(x >= -FM_SINCOS_MAX && x <= FM_SINCOS_MAX)) {
         *s = *c = NAN;
         return;
     }
     /* n pi/2 in two parts. The first fma is exact: its result is a multiple of 2^-53 below 1. */
-    double n = (x * 0x1.45f306dc9c883p-1 + ROUND_MAGIC) - ROUND_MAGIC;
-    double r = __builtin_fma(-n, 0x1.921fb54442d18p+0, x);
-    r = __builtin_fma(-n, 0x1.1a62633145c07p-54, r);
+    double n = (x * FM_2_BY_PI + FM_ROUND) - FM_ROUND;
+    double r = __builtin_fma(-n, FM_PI_BY_2_HI, x);
+    r = __builtin_fma(-n, FM_PI_BY_2_LO, r);
     double z = r * r;
-    double ps = 1.0 / 355687428096000.0, pc = 1.0 / 20922789888000.0; /* 17!, 16! */
-    static const double sin_c[] = {-1.0 / 6, 1.0 / 120, -1.0 / 5040, 1.0 / 362880,
-                                   -1.0 / 39916800, 1.0 / 6227020800, -1.0 / 1307674368000};
-    static const double cos_c[] = {-1.0 / 2, 1.0 / 24, -1.0 / 720, 1.0 / 40320,
-                                   -1.0 / 3628800, 1.0 / 479001600, -1.0 / 87178291200};
+    double ps = sin_c[7], pc = cos_c[7];
     for (int i = 6; i >= 0; i--) {
         ps = __builtin_fma(ps, z, sin_c[i]);
         pc = __builtin_fma(pc, z, cos_c[i]);

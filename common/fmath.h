@@ -36,7 +36,26 @@ double fm_log(double x);
 /* x^y for x > 0, relative error <= 1e-15 * (1 + |y log x|). */
 double fm_pow(double x, double y);
 
-/* sin and cos of x radians, |x| <= 2^40, error <= 1e-15 absolute. NaN for what lies outside. */
+/* sin and cos of x radians, |x| <= 2^40, error <= 1e-15 absolute. NaN for what lies outside.
+ *
+ * The operations, for those who repeat them on a device (double, each rounded once):
+ *     n = (x * FM_2_BY_PI + FM_ROUND) - FM_ROUND
+ *     r = fma(-n, FM_PI_BY_2_HI, x);  r = fma(-n, FM_PI_BY_2_LO, r);  z = r * r
+ *     p = C[7];  p = fma(p, z, C[6]) .. fma(p, z, C[0]), for FM_SIN_SERIES and FM_COS_SERIES
+ *     sin r = fma(r * z, p_sin, r);  cos r = fma(z, p_cos, 1)
+ *     n mod 4: 0 (s, c), 1 (c, -s), 2 (-s, -c), 3 (-c, s) are sin x and cos x */
 void fm_sincos(double x, double *s, double *c);
+
+#define FM_SINCOS_MAX 0x1p40
+#define FM_ROUND 0x1.8p+52 /* adding and subtracting it rounds |x| < 2^51 to an integer */
+#define FM_2_BY_PI 0x1.45f306dc9c883p-1
+#define FM_PI_BY_2_HI 0x1.921fb54442d18p+0
+#define FM_PI_BY_2_LO 0x1.1a62633145c07p-54
+#define FM_SIN_SERIES /* 3! to 17! */                                                              \
+    {-1.0 / 6, 1.0 / 120, -1.0 / 5040, 1.0 / 362880, -1.0 / 39916800, 1.0 / 6227020800,            \
+     -1.0 / 1307674368000, 1.0 / 355687428096000}
+#define FM_COS_SERIES /* 2! to 16! */                                                              \
+    {-1.0 / 2, 1.0 / 24, -1.0 / 720, 1.0 / 40320, -1.0 / 3628800, 1.0 / 479001600,                 \
+     -1.0 / 87178291200, 1.0 / 20922789888000}
 
 #endif

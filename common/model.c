@@ -368,15 +368,24 @@ status model_read(model_desc *out, const gguf *g, errmsg *e)
     return ST_OK;
 }
 
-uint64_t model_layer_bytes(const model_desc *m, uint32_t il)
+uint32_t model_layer_tensors(const model_desc *m, uint32_t il, const gguf_tensor **out)
 {
     const model_arch *a = model_arch_find(m->arch, strlen(m->arch));
-    CHECK(a != NULL && il < m->n_layers);
-    uint64_t bytes = 0;
+    uint32_t n = 0;
+    CHECK(a != NULL && il < m->n_layers && a->n_layer_rules <= MODEL_LAYER_TENSORS);
     for (uint32_t i = 0; i < a->n_layer_rules; i++) {
         const tensor_ref *ref =
             (const tensor_ref *)((const char *)&m->layer[il] + a->layer_rule[i].at);
-        if (ref->t != NULL) bytes += ref->t->bytes;
+        if (ref->t != NULL) out[n++] = ref->t;
     }
+    return n;
+}
+
+uint64_t model_layer_bytes(const model_desc *m, uint32_t il)
+{
+    const gguf_tensor *t[MODEL_LAYER_TENSORS];
+    uint64_t bytes = 0;
+    for (uint32_t n = model_layer_tensors(m, il, t); n > 0; n--)
+        bytes += t[n - 1]->bytes;
     return bytes;
 }

@@ -99,6 +99,10 @@ uint32_t model_n_kinds(const model_desc *m);
 /* How many of the layers [begin, end) are of that kind. */
 uint32_t model_n_layers_of(const model_desc *m, layer_kind kind, uint32_t begin, uint32_t end);
 
+/* Layer il's tensors, those that are there, to out [MODEL_LAYER_TENSORS]; how many. */
+#define MODEL_LAYER_TENSORS 24u
+uint32_t model_layer_tensors(const model_desc *m, uint32_t il, const gguf_tensor **out);
+
 /* Stored bytes of layer il's tensors. */
 uint64_t model_layer_bytes(const model_desc *m, uint32_t il);
 

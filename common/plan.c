@@ -36,13 +36,13 @@ uint32_t plan_window_blocks(const model_desc *m, uint32_t n_ctx, uint32_t rows_m
 }
 
 /* The rotations of a step's rows, for each kind of layer. */
-static void take_angles(uint64_t *end, const model_desc *m, uint64_t rows, uint64_t *cos,
-                        uint64_t *sin)
+static void take_angles(scratch_layout *out, uint64_t *end, const model_desc *m, uint64_t rows)
 {
     for (uint32_t k = 0; k < LAYER_KINDS; k++) {
-        uint64_t n = rows * (model_rope_of(m, (layer_kind)k)->n_rot / 2);
-        cos[k] = take(end, n, sizeof(float));
-        sin[k] = take(end, n, sizeof(float));
+        uint64_t n_pairs = model_rope_of(m, (layer_kind)k)->n_rot / 2;
+        out->frequency[k] = take(end, n_pairs, sizeof(double));
+        out->cos[k] = take(end, rows * n_pairs, sizeof(float));
+        out->sin[k] = take(end, rows * n_pairs, sizeof(float));
     }
 }
 
@@ -60,7 +60,7 @@ void scratch_layout_make(scratch_layout *out, const model_desc *m, uint32_t rows
     out->attn = take(&end, r * q_width, f32);
     out->gate = take(&end, r * m->n_ff, f32);
     out->up = take(&end, r * m->n_ff, f32);
-    take_angles(&end, m, r, out->cos, out->sin);
+    take_angles(out, &end, m, r);
     out->tokens = take(&end, r, u32);
     out->position = take(&end, r, u32);
     out->table = take(&end, n_kinds * r, u32);
@@ -87,7 +87,6 @@ void host_layout_make(host_layout *out, const model_desc *m, const stage_limits 
     out->tables = take(&end, n_kinds * r * per_ctx, u32);
     out->live = take(&end, r, 1);
     out->finite = take(&end, r + PLAN_HEAD_ROWS, 1);
-    take_angles(&end, m, r, out->cos, out->sin);
     out->readback_seen = take(&end, l->n_readback, u32);
     out->branches = take(&end, l->n_branches, PLAN_BRANCH_BYTES);
     for (uint32_t k = 0; k < KV_POOLS; k++) {
@@ -264,6 +263,25 @@ static uint64_t fixed_bytes(const plan *p, const model_desc *m, const stage_plan
     return bytes < PLAN_FIXED_BYTES ? bytes : PLAN_FIXED_BYTES;
 }
 
+static bool on_device(const stage_plan *s)
+{
+    return s->device.kind == DEVICE_CUDA;
+}
+
+/* coordinator/engine: of each session its tokens, tables by class and links of blocks (kvbooks.c); the
+ * mirror's tables and tokens (mirror.c); where prefixes can be shared, those of each block (prefix.c). */
+static uint64_t books_bytes(const plan *p, const model_desc *m)
+{
+    const uint64_t u32 = sizeof(uint32_t), link = 16, prefix_entry = 40;
+    uint64_t per_ctx = plan_blocks_per_ctx(p->n_ctx), n_kinds = model_n_kinds(m);
+    uint64_t n_blocks = p->n_blocks[KV_CLASS_GLOBAL];
+    uint64_t session = p->n_ctx * u32 + per_ctx * (n_kinds * u32 + link);
+    uint64_t bytes = p->n_sessions * (session + n_kinds * per_ctx * u32);
+    bytes += n_blocks * (BLOCK_POSITIONS + 1) * u32;
+    if (n_kinds == 1) bytes += n_blocks * (BLOCK_POSITIONS * u32 + prefix_entry);
+    return bytes;
+}
+
 /* All sizes, from the settled numbers and the cuts. */
 static void fill_bytes(plan *p, const model_desc *m)
 {
@@ -274,7 +292,7 @@ static void fill_bytes(plan *p, const model_desc *m)
     p->n_journal_blocks = at_most(p->n_journal_blocks, p->n_blocks[KV_CLASS_GLOBAL]);
     p->journal_bytes =
         p->n_journal_blocks > 0 ? (n - 1) * journal_bytes(p->n_journal_blocks, m->n_embd) : 0;
-    p->coordinator_bytes = PLAN_PROCESS_BYTES + m->n_vocab * PLAN_PIECE_BYTES;
+    p->coordinator_bytes = PLAN_PROCESS_BYTES + m->n_vocab * PLAN_PIECE_BYTES + books_bytes(p, m);
     p->total_bytes =
         p->readback_bytes + p->run_block_bytes + p->coordinator_bytes + p->journal_bytes;
     for (uint32_t s = 0; s < n; s++) {
@@ -299,6 +317,7 @@ static void fill_bytes(plan *p, const model_desc *m)
         sp->host_bytes = host.bytes;
         sp->process_bytes = PLAN_PROCESS_BYTES + edges_bytes(p, m) + fixed_bytes(p, m, sp);
         sp->slots_bytes = slots_bytes(p, m, s);
+        sp->device_bytes = on_device(sp) ? plan_cuda_bytes(p, m, s) : 0;
         p->slots_total_bytes += sp->slots_bytes;
         p->weights_total_bytes += sp->weights_bytes;
         p->total_bytes += sp->kv_bytes + sp->scratch_bytes + sp->host_bytes + sp->process_bytes +
@@ -343,13 +362,9 @@ status plan_make(plan *out, const model_desc *m, const doors *d, const plan_requ
     return ST_OK;
 }
 
-static bool on_device(const stage_plan *s)
-{
-    return s->device.kind == DEVICE_CUDA;
-}
-
 /* Of the host. A tied head that two stages map lies in the page cache once. What a CUDA device holds
- * is not the host's: its weights pass through the page cache and need not stay there. */
+ * is not the host's: its weights pass through the page cache and need not stay there, but for the
+ * embedding, which the device reads where it lies. */
 uint64_t plan_needed_bytes(const plan *p, const model_desc *m)
 {
     const stage_plan *first = &p->stage[0], *last = &p->stage[p->cuts.n_stages - 1];
@@ -357,7 +372,9 @@ uint64_t plan_needed_bytes(const plan *p, const model_desc *m)
     uint64_t n = p->total_bytes + p->weights_total_bytes - (twice ? m->output.t->bytes : 0);
     for (uint32_t s = 0; s < p->cuts.n_stages; s++) {
         const stage_plan *sp = &p->stage[s];
-        if (on_device(sp)) n -= sp->weights_bytes + sp->kv_bytes + sp->scratch_bytes;
+        if (!on_device(sp)) continue;
+        n -= sp->weights_bytes + sp->kv_bytes + sp->scratch_bytes;
+        if (s == 0) n += m->token_embd.t->bytes;
     }
     return n;
 }

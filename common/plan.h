@@ -27,6 +27,16 @@
 /* What a cpu device holds of activations in fixed point (kernels/cpu/fixed.h), at most. */
 #define PLAN_FIXED_BYTES (8ull << 20)
 
+/* What a stage takes of a CUDA device beside weights, KV, scratch and slots: the driver's context with the
+ * kernels and their local memory, measured on an H200 (tests/gpu/gpu_memory_test.c); a queue's own
+ * scratch, and pieces of weights on their way (kernels/cuda/device.h, loader.h). Allocations there are of
+ * whole pages; places of weights are aligned. */
+#define PLAN_CUDA_CONTEXT_BYTES (530ull << 20)
+#define PLAN_CUDA_QUEUE_BYTES   (290ull << 20)
+#define PLAN_CUDA_LOADER_BYTES  (64ull << 20)
+#define PLAN_CUDA_PAGE_BYTES    (2ull << 20)
+#define PLAN_CUDA_ALIGN_BYTES   256u
+
 /* Limits; beyond them a request is refused. */
 #define PLAN_CTX_MAX      (1u << 24)
 #define PLAN_SESSIONS_MAX 1024u
@@ -56,6 +66,9 @@ typedef struct {
     uint64_t host_bytes; /* the stage's own host memory: host_layout */
     uint64_t process_bytes; /* PLAN_PROCESS_BYTES, the rows that a boundary's end keeps, and
                                a cpu device's rows in fixed point */
+    uint64_t device_bytes;  /* on a CUDA device: all that the process takes there, at its peak, weights
+                               in the forms that its kernels read; the embedding is not among them, it
+                               stays in host memory. Elsewhere 0 */
 } stage_plan;
 
 typedef struct {
@@ -68,7 +81,8 @@ typedef struct {
     uint32_t n_journal_blocks; /* of each journal: those of class global below it are kept */
     uint64_t journal_bytes;    /* of all; 0: none */
     bool journal_may_go;       /* nobody asked for so many: rather none than not to fit */
-    uint64_t coordinator_bytes; /* the process itself: PLAN_PROCESS_BYTES, and its vocabulary */
+    uint64_t coordinator_bytes; /* the process itself: PLAN_PROCESS_BYTES, its vocabulary, and its books:
+                                 * tokens and tables of sessions, of the mirror and of prefixes */
     uint64_t total_bytes;   /* without weights that stay in the page cache: what is allocated */
     uint64_t weights_total_bytes; /* over the stages; a tied head of two stages counts twice */
 } plan;
@@ -83,7 +97,8 @@ MUST_USE status plan_make(plan *out, const model_desc *m, const doors *d, const 
 uint64_t plan_needed_bytes(const plan *p, const model_desc *m);
 
 /* Compare what all stages together need of the host, weights included (they must stay in memory to
- * be of use; but for what lies on CUDA devices), with what it has free (free_bytes; 0: unknown,
+ * be of use; but for what lies on CUDA devices: of their weights the embedding alone), with what it has
+ * free (free_bytes; 0: unknown,
  * fits); when it is too much, journals that may go are dropped first. ST_RESOURCES naming the largest
  * stage, what is needed, what is free and the context that would fit, if any does. */
 MUST_USE status plan_fits(plan *p, const model_desc *m, uint64_t free_bytes, errmsg *e);
@@ -98,7 +113,8 @@ typedef struct {
     uint64_t q, k, v;  /* [R, n_heads * n_head], [R, n_kv_heads * n_head] x 2 */
     uint64_t attn;     /* [R, n_heads * n_head] */
     uint64_t gate, up; /* [R, n_ff] x 2 */
-    uint64_t cos[LAYER_KINDS], sin[LAYER_KINDS]; /* [R, n_rot / 2] x 2, by kind of layer */
+    uint64_t frequency[LAYER_KINDS];     /* f64 [n_rot / 2], by kind of layer */
+    uint64_t cos[LAYER_KINDS], sin[LAYER_KINDS]; /* [R, n_rot / 2] x 2, likewise */
     uint64_t tokens, position;           /* u32 [R] x 2 */
     uint64_t table;        /* u32 [kinds, R] */
     uint64_t tables;       /* u32 [kinds * R * blocks_per_ctx]: tables of the step's branches */
@@ -129,7 +145,6 @@ typedef struct {
     uint64_t table;                   /* u32 [kinds, R] */
     uint64_t tables;                  /* u32 [kinds * R * blocks_per_ctx] */
     uint64_t live, finite;            /* u8 [R], [R + H] */
-    uint64_t cos[LAYER_KINDS], sin[LAYER_KINDS]; /* f32 [R, n_rot / 2] x 2 */
     uint64_t readback_seen;           /* u32 [n_readback] */
     uint64_t branches;                /* PLAN_BRANCH_BYTES [n_branches] */
     uint64_t branch_tables[KV_POOLS]; /* u32 [n_branches, blocks_per_ctx] by class */
@@ -147,6 +162,9 @@ uint32_t plan_blocks_per_ctx(uint32_t n_ctx);
 /* Window blocks that a session of n_ctx positions has at most at a time: those that the windows of
  * a step of rows_max rows touch, wherever it begins. 0: the model has no window layers. */
 uint32_t plan_window_blocks(const model_desc *m, uint32_t n_ctx, uint32_t rows_max);
+
+/* plan_cuda.c: device_bytes of stage s, whose other numbers are there. */
+uint64_t plan_cuda_bytes(const plan *p, const model_desc *m, uint32_t s);
 
 /* Bytes of KV of `n_layers` layers of one class; one layer's K pool is the 2 * n_layers-th part. */
 uint64_t plan_kv_bytes(const model_desc *m, uint32_t n_layers, uint32_t n_blocks, dtype kv_type);

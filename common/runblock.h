@@ -37,6 +37,7 @@ typedef enum { STARVED_NO, STARVED_INPUT_EMPTY, STARVED_OUTPUT_FULL } starved_ki
 typedef struct {
     /* line 0, written by the stage's control thread */
     _Alignas(CACHE_LINE) _Atomic uint64_t heartbeat; /* goes up every 50 ms or so */
+    _Atomic uint64_t n_bad_messages;                 /* of the coordinator's, that failed their check */
     /* line 1, written by the stage's worker thread */
     _Alignas(CACHE_LINE) _Atomic uint32_t state;     /* stage_state */
     _Atomic uint32_t starved;                        /* starved_kind */
@@ -70,6 +71,9 @@ typedef struct {
     _Atomic uint64_t n_free_rounds; /* groups walked in rounds after a step's first one */
     _Atomic uint64_t n_verifies;    /* steps that verified drafts, and those that walked it cut */
     _Atomic uint64_t n_verifies_split;
+    /* line 5, written by the coordinator */
+    _Alignas(CACHE_LINE) _Atomic uint32_t asked; /* the incarnation that is asked for its faults of
+                                                    at=asked */
 } stage_words;
 
 typedef struct {
@@ -77,7 +81,7 @@ typedef struct {
     stage_words stage[STAGES_MAX];
 } run_block;
 
-_Static_assert(sizeof(stage_words) == 5 * CACHE_LINE, "a stage has five lines");
+_Static_assert(sizeof(stage_words) == 6 * CACHE_LINE, "a stage has six lines");
 _Static_assert(_Alignof(run_block) == CACHE_LINE, "lines start on lines");
 
 const char *stage_state_word(uint32_t state); /* "unknown" when out of range */

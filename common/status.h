@@ -24,7 +24,7 @@
     X(ST_STAGE_LOST, 5, "stage_lost")  /* a stage ended or stopped answering */                    \
     X(ST_DEVICE, 6, "device")          /* a device failed: a CUDA error, final for its process */     \
     X(ST_PROTOCOL, 5, "protocol")      /* a message or a boundary header failed its check */       \
-    X(ST_NAN, 5, "nan")                /* NaN or infinity in a hidden state or in logits */        \
+    X(ST_NAN, 7, "nan")                /* NaN or infinity in a hidden state or in logits */        \
     X(ST_CONTEXT_FULL, 4, "context_full") /* no position left in the session's context */          \
     X(ST_TIMEOUT, 5, "timeout")        /* not now: a bounded wait ran out */                       \
     X(ST_CLOSED, 5, "closed")          /* not now: the other side is gone or we are closing */     \

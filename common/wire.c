@@ -121,6 +121,8 @@ bool wire_valid(const void *data, uint64_t bytes)
         return h->body_bytes == sizeof(wire_reattach) && ((const wire_reattach *)body)->edge_epoch > 0;
     case WIRE_REPLAYED:
         return h->body_bytes == sizeof(wire_replayed);
+    case WIRE_POISONED:
+        return h->body_bytes == sizeof(wire_poisoned);
     case WIRE_RESULT:
         return h->body_bytes == sizeof(wire_result);
     case WIRE_FAULT:

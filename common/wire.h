@@ -25,7 +25,7 @@
 #include "common/sampler.h"
 
 #define WIRE_MAGIC 0x4d524d57u /* "WMRM" */
-#define WIRE_VERSION 5u
+#define WIRE_VERSION 6u
 #define WIRE_ROWS_MAX 4096u
 #define WIRE_KV_OPS_MAX 16384u
 #define WIRE_SAMPLERS_MAX 1024u
@@ -51,7 +51,8 @@
     X(WIRE_QUIESCED, 12) /* stage: quiet; this much was applied */                                 \
     X(WIRE_REATTACH, 13) /* coordinator: your boundaries go on under this epoch */                 \
     X(WIRE_REPLAY, 14)   /* coordinator: rows that a lost stage knew (body of a STEP) */           \
-    X(WIRE_REPLAYED, 15) /* stage: they are in place again */
+    X(WIRE_REPLAYED, 15) /* stage: they are in place again */                                      \
+    X(WIRE_POISONED, 16) /* last stage, before the RESULT: a row of it holds NaN or infinity */
 typedef enum {
 #define X(name, number) name = number,
     WIRE_KIND_LIST(X)
@@ -180,6 +181,12 @@ typedef struct {
 typedef struct {
     uint32_t n_rows, round, group, reserved; /* rows whose result was committed */
 } wire_result;
+
+/* The first such row of its session among those of the RESULT, and the stage that found it. */
+typedef struct {
+    uint32_t session, generation, branch, position;
+    uint32_t stage, in_logits;       /* in_logits: 1; 0: in the hidden state that the stage computed */
+} wire_poisoned;
 
 /* Sequences of steps; 0: none. */
 typedef struct {

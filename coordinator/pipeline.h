@@ -7,8 +7,14 @@
  * When a stage is lost while the pipeline serves, it is replaced: the others keep their weights and
  * KV, requests wait and go on with the same bits, and one line of the log says what happened. When it
  * was replaced restarts times within the window, or is lost before the pipeline serves, every call
- * ends with ST_STAGE_LOST and the line that names stage and cause, now and from then on. Nothing is
- * left behind after close: no process, socket or memory. The library installs no signal handlers,
+ * ends with ST_STAGE_LOST and the line that names stage and cause, now and from then on.
+ *
+ * A session whose hidden state or logits hold NaN or infinity is ended, alone: what it asked for, and
+ * every later call but session_drop, ends with ST_NAN and a line that names session, position, stage
+ * and layers. Others, in the same steps too, go on with the same bits; its KV blocks are wiped before
+ * they are used again.
+ *
+ * Nothing is left behind after close: no process, socket or memory. The library installs no signal handlers,
  * writes nothing to stdout. */
 #ifndef COORDINATOR_PIPELINE_H
 #define COORDINATOR_PIPELINE_H
@@ -89,6 +95,7 @@ typedef struct {
     uint64_t n_verifies, n_verifies_split; /* steps that verified drafts; cut */
     uint64_t load_ns;            /* from start to loaded */
     uint64_t n_lost;             /* so many of its processes were lost */
+    uint64_t n_bad_messages;     /* between it and us, either way, that failed their check: dropped */
     bool replacing;              /* it, or another stage, is being replaced, and it takes part */
     char last_fault[sizeof((errmsg *)0)->text]; /* how the last was lost; empty: none was */
 } stage_snapshot;
@@ -107,6 +114,7 @@ typedef struct {
     uint32_t stage;
     int lost_pid, pid;
     uint64_t noticed_ns, reaped_ns, loaded_ns, attached_ns, resumed_ns;
+    uint64_t limit_ns;           /* it had stood still for so long, as is allowed; 0: it ended */
     uint64_t replayed_rows;
     bool through;                /* they walked all stages; otherwise what was lost alone */
     errmsg why;
@@ -115,6 +123,9 @@ typedef struct {
 /* Copies records number `from` (0: the first) to at most from + max - 1 (out may be NULL when max is 0),
  * as far as they are among the last RECOVERIES_KEPT, and returns how many there are in all. */
 uint64_t pipeline_recoveries(const pipeline *p, uint64_t from, recovery_record *out, uint32_t max);
+
+/* Have the process that stage_i is now carry out its faults of at=asked (common/fault.h). */
+void pipeline_ask_faults(pipeline *p, uint32_t stage_i);
 
 /* Doors carried in the steps that are issued from now on. */
 void pipeline_set_step_doors(pipeline *p, const step_doors *d);
@@ -158,10 +169,13 @@ MUST_USE status session_open_with(pipeline *p, const session_options *o, session
 /* The same with only the sampler chosen. */
 MUST_USE status session_open(pipeline *p, const sampler_params *s, session **out, errmsg *e);
 
+/* ST_OK while it goes on; otherwise how it, or the pipeline, ended. */
+MUST_USE status session_check(const session *s, errmsg *e);
+
 /* Append n tokens (n >= 0) in chunks. logits: NULL, or f32 [n, n_vocab] for the logits after each;
  * next: NULL, or the token drawn after the last one (n >= 1). ST_CONTEXT_FULL: n does not fit into
  * the context; ST_RESOURCES: no KV block left; ST_USAGE: a token >= n_vocab. Nothing is applied
- * then. */
+ * then. ST_NAN: the session has ended. */
 MUST_USE status session_prime(session *s, const uint32_t *tokens, uint64_t n, float *logits,
                               uint32_t *next, errmsg *e);
 
@@ -214,7 +228,8 @@ MUST_USE status session_generate(session *s, uint32_t token, const generate_limi
                                  generation **out, errmsg *e);
 
 /* The next token that was drawn, the one that ended it included; waits for it. TOKEN_NONE: it has
- * ended and all were handed out. Errors of a step: the pipeline's. */
+ * ended and all were handed out. Errors of a step: the pipeline's,
+ * or why the session was ended. */
 MUST_USE status generation_next(generation *g, uint32_t *token, errmsg *e);
 
 /* The same without waiting: up to `room` tokens; *n 0 and *end GENERATE_RUNS: none yet. */

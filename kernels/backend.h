@@ -71,6 +71,13 @@ typedef struct {
     bool neox;               /* pairs (i, i + n_rot/2); otherwise (2i, 2i+1) */
 } rope_args;
 
+/* What turns a head at a position: f64 [n_pairs], radians per position, in device memory. */
+typedef struct {
+    dev_ptr frequency;
+    double magnitude;
+    uint32_t n_pairs;
+} rope_waves;
+
 /* One layer's K and V pools: [n_blocks, n_kv_heads, KV_BLOCK, n_head] of `type` (F32, F16, BF16).
  * A value is rounded to the type when it is written (to nearest even) and read as rounded. */
 typedef struct {
@@ -160,11 +167,20 @@ typedef struct {
     status (*weights_from_host)(backend_device *d, dev_ptr *out, const void *host, uint64_t bytes,
                                 errmsg *e);
     /* The same for a matrix of n_out rows of n_in values, as the file stores them: cpu in place;
-     * cuda uploads it and orders it for its kernels, which the ops of every queue wait for, and no
-     * longer needs host; the weight is the device's until it closes. ST_RESOURCES: no memory;
-     * ST_BAD_MODEL: host lies in a file that cannot be read. */
+     * cuda uploads it and orders it for its kernels; the weight is the device's until it closes.
+     * ST_RESOURCES: no memory; ST_BAD_MODEL: host lies in a file that cannot be read. */
     status (*weight_open)(backend_device *d, dev_weight *out, const void *host, dtype type,
                           uint32_t n_in, uint32_t n_out, errmsg *e);
+    /* A table that embed alone reads: it stays in host memory, which a device reads where it lies (cuda:
+     * through a mapping of its own), and host must stay mapped until the device closes. */
+    status (*table_open)(backend_device *d, dev_weight *out, const void *host, dtype type,
+                         uint32_t n_in, uint32_t n_out, errmsg *e);
+    /* Optional (NULL), both or none: what is loaded between them comes as one. begin reserves memory for
+     * n weights and vectors of `bytes` in all; then weight_open and weights_from_host need not wait, host
+     * and *out must stay where they are, and only end says that all are in place, and complete. Without
+     * begin each of them waits by itself. Errors as theirs; after one of begin there is no end. */
+    status (*weights_begin)(backend_device *d, uint64_t bytes, uint32_t n, errmsg *e);
+    status (*weights_end)(backend_device *d, errmsg *e);
 
     status (*queue_open)(backend_device *d, backend_queue **out, errmsg *e);
     void (*queue_close)(backend_queue *q);
@@ -183,8 +199,8 @@ typedef struct {
     status (*event_wait)(backend_queue *q, backend_event ev);     /* the host waits */
     bool (*event_done)(backend_queue *q, backend_event ev);       /* any thread */
 
-    /* out[r, :] = row tokens[r] of table, as f32, times scale (1: exact). tokens: u32 [n_rows],
-     * each < table->n_out (checked by the caller). */
+    /* out[r, :] = row tokens[r] of table (table_open), as f32, times scale (1: exact). tokens: u32
+     * [n_rows], each < table->n_out (checked by the caller). */
     status (*embed)(backend_queue *q, dev_ptr out, const dev_weight *table, dev_ptr tokens,
                     float scale, uint32_t n_rows);
     /* out[r, i] = x[r, i] / sqrt(mean(x[r]^2) + eps) * w[i]; w f32 [n]. out may be x. */
@@ -193,6 +209,10 @@ typedef struct {
     /* out[r, o] = sum_i w[o, i] x[r, i] (+ bias[o]); bias f32 [n_out] or none. */
     status (*matmul)(backend_queue *q, dev_ptr out, const dev_weight *w, dev_ptr x, dev_ptr bias,
                      uint32_t n_rows);
+    /* cos and sin, f32 [n_rows, n_pairs], of position[r] * frequency[i] (position: u32): the product
+     * and fm_sincos in double, times magnitude in double, rounded once. The same bits everywhere. */
+    status (*rope_angles)(backend_queue *q, dev_ptr cos, dev_ptr sin, const rope_waves *w,
+                          dev_ptr position, uint32_t n_rows);
     /* Rotate x[n_rows, n_heads, n_head] in place; elements past n_rot stay. */
     status (*rope)(backend_queue *q, dev_ptr x, const rope_args *a, uint32_t n_heads,
                    uint32_t n_head, uint32_t n_rows);
@@ -223,6 +243,11 @@ typedef struct {
     /* Optional (NULL), with the bits of the ops above in turn. add, then rms_norm of x: */
     status (*add_rms_norm)(backend_queue *q, dev_ptr out, dev_ptr x, dev_ptr y, dev_ptr w,
                            uint32_t n, float eps, uint32_t n_rows);
+    /* rope of x and of k, kv_write of k and v, attention of x to out; x and k hold nothing
+     * afterwards: */
+    status (*turn_attention)(backend_queue *q, dev_ptr out, dev_ptr x, dev_ptr k, dev_ptr v,
+                             const rope_args *turn, const kv_args *kv, const row_args *rows,
+                             uint32_t n_heads, float scale, uint32_t window, uint32_t n_rows);
     /* matmul of gate to a and of up to b, silu_mul (gelu: gelu_mul) of both, matmul of down to out; a
      * and b, f32 [n_rows, n_ff], are scratch and hold nothing afterwards. out may be x. */
     status (*ffn)(backend_queue *q, dev_ptr out, const dev_weight *gate, const dev_weight *up,
@@ -244,8 +269,8 @@ typedef struct {
     status (*walk)(backend_queue *q, const backend_walk *w, bool head);
 
     /* Devices with memory of their own; NULL: weights are used where the file's pages lie.
-     * weight_bytes: what weight_open allocates; memory: what is free there, and what alloc and the
-     * weights of d hold. ST_DEVICE. */
+     * weight_bytes: what weight_open takes; memory: what is free there, and what alloc and the weights of
+     * d hold. ST_DEVICE. */
     uint64_t (*weight_bytes)(dtype type, uint32_t n_in, uint32_t n_out);
     status (*memory)(backend_device *d, uint64_t *free_bytes, uint64_t *allocated_bytes, errmsg *e);
     /* What an op that failed said of itself: the call and its error, "" when none has; NULL: never. */

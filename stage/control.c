@@ -16,6 +16,7 @@
 
 #define BEAT_MS 50
 #define STOP_LIMIT_MS 400u      /* a walk ends after its layer; longer than this and we just end */
+#define BAD_FRAMES_MAX 3u
 #define FAULT_LINGER_NS (2 * NS_PER_S) /* for the coordinator to take the report and say stop */
 
 typedef struct {
@@ -26,6 +27,7 @@ typedef struct {
     unsigned char *frame;       /* [frame_bytes] */
     uint64_t frame_bytes;
     uint64_t fault_ns;          /* when a fault was reported; 0: none */
+    uint32_t n_bad;             /* frames that failed their check */
     int exit_code;
     bool ending;
 } control;
@@ -67,7 +69,16 @@ static void end_with(control *c, int exit_code)
     c->ending = true;
 }
 
-/* Frames from the coordinator. A frame that fails its check is the end: nobody else may talk here. */
+/* Counted, named and dropped; not for ever, as nobody else may talk here. */
+static void bad_frame(control *c, int n)
+{
+    stage_words *words = &c->block->stage[c->o.stage_i];
+    atomic_fetch_add_explicit(&words->n_bad_messages, 1, memory_order_relaxed);
+    log_warn("stage %u: a message of %d bytes failed its check; dropped", c->o.stage_i, n);
+    if (++c->n_bad == BAD_FRAMES_MAX) end_with(c, status_exit_code(ST_PROTOCOL));
+}
+
+/* Frames from the coordinator. */
 static void take_frames(control *c)
 {
     errmsg e = {0};
@@ -76,9 +87,9 @@ static void take_frames(control *c)
         if (n < 0) return;
         if ((uint64_t)n > c->frame_bytes || !wire_valid(c->frame, (uint64_t)n) ||
             wire_head(c->frame)->stage != c->o.stage_i) {
-            log_error("stage %u: a message of %d bytes failed its check", c->o.stage_i, n);
-            end_with(c, status_exit_code(ST_PROTOCOL));
-            return;
+            bad_frame(c, n);
+            if (c->ending) return;
+            continue;
         }
         if (wire_head(c->frame)->epoch != c->o.epoch) continue; /* meant for another incarnation */
         if (wire_head(c->frame)->kind == WIRE_STOP) {

@@ -168,10 +168,13 @@ bool row_header_equal(const row_header *a, const row_header *b)
            a->token == b->token && a->live == b->live;
 }
 
-/* The row that a header must be; what was drawn on the way is the header's own. */
-static bool take_header(const incoming *in, wire_row *r, const row_header *h)
+/* The row that a header must be; what was found or drawn on the way is the header's own. */
+static bool take_header(const edges *x, const incoming *in, uint32_t row_i, const row_header *h)
 {
+    wire_row *r = &in->rows[row_i];
     row_header want = header_of(r);
+    if (h->poison > 2 * x->n_stages) return false;
+    if (in->poison != NULL) in->poison[row_i] = h->poison;
     if (!in->drawn) return row_header_equal(&want, h);
     bool fine = h->token < in->n_vocab && h->live <= want.live;
     want.token = h->token;
@@ -192,7 +195,7 @@ status edges_receive(edges *x, const incoming *in, errmsg *e)
     }
     for (uint32_t r = 0; r < in->n_rows; r++) {
         const wire_row *want = &in->rows[r];
-        if (!take_header(in, &in->rows[r], &x->rows[r])) {
+        if (!take_header(x, in, r, &x->rows[r])) {
             return errmsg_set(e, ST_PROTOCOL,
                               "stage %u: step %llu row %u is session %u position %u token %u, "
                               "expected session %u position %u token %u%s",
@@ -207,10 +210,13 @@ status edges_receive(edges *x, const incoming *in, errmsg *e)
     return ST_OK;
 }
 
-status edges_send(edges *x, uint32_t slot, uint64_t seq, const wire_row *rows, uint32_t n_rows,
-                  dev_ptr hidden, errmsg *e)
+status edges_send(edges *x, uint32_t slot, uint64_t seq, const wire_row *rows,
+                  const poison_mark *poison, uint32_t n_rows, dev_ptr hidden, errmsg *e)
 {
-    for (uint32_t r = 0; r < n_rows; r++) x->rows[r] = header_of(&rows[r]);
+    for (uint32_t r = 0; r < n_rows; r++) {
+        x->rows[r] = header_of(&rows[r]);
+        if (poison != NULL) x->rows[r].poison = poison[r];
+    }
     crossing c = {.sending = true,
                   .slot = slot,
                   .n_rows = n_rows,

@@ -54,7 +54,8 @@ void edge_renew(edges *x, edge *g, uint32_t epoch);
 /* Rows of step `seq` from the stage before into hidden (device f32); every header is compared with
  * the step's row: ST_PROTOCOL names the first that differs. drawn: the tokens were drawn after the
  * step was made: each row takes its token, which is below n_vocab, and its live bit, which can only
- * have been cleared, from the header. */
+ * have been cleared, from the header. poison: NULL, or the rows' marks, as they
+ * came. */
 typedef struct {
     uint32_t slot;
     uint64_t seq;
@@ -62,11 +63,13 @@ typedef struct {
     uint32_t n_rows;
     bool drawn;
     uint32_t n_vocab;
+    poison_mark *poison;            /* [n_rows] or NULL */
     dev_ptr hidden;
 } incoming;
 MUST_USE status edges_receive(edges *x, const incoming *in, errmsg *e);
+/* poison: NULL (none has one), or the marks that go with the rows. */
 MUST_USE status edges_send(edges *x, uint32_t slot, uint64_t seq, const wire_row *rows,
-                           uint32_t n_rows, dev_ptr hidden, errmsg *e);
+                           const poison_mark *poison, uint32_t n_rows, dev_ptr hidden, errmsg *e);
 
 /* One crossing, in slices of bounded waits: send x->rows, or receive into them. */
 typedef struct {

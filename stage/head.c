@@ -185,12 +185,18 @@ static void commit(stage *s, uint32_t i)
     const wire_row *r = &h->rows[h->row_i[i]];
     const float *logits = HOST(s, float, logits) + (uint64_t)i * s->m->n_vocab;
     const uint8_t *bad = HOST(s, uint8_t, finite) + s->config.rows_max;
+    poison_mark *mark = &h->poison[h->row_i[i]];
     uint32_t token = TOKEN_NONE;
     status code = wants_logits(r) && bad[i] != 0 ? ST_NAN : ST_OK;
     if (samples(r)) {
         const sample_result *x = &HOST(s, sample_result, sample_results)[i];
         token = x->token;
         code = (status)x->status;
+    }
+    if (code == ST_NAN && *mark == 0) *mark = poison_logits(s->config.stage_i);
+    if (*mark != 0) {
+        code = ST_NAN;
+        token = TOKEN_NONE;
     }
     if (r->readback != WIRE_NONE)
         commit_row(s, r, logits, token, code);
@@ -200,15 +206,15 @@ static void commit(stage *s, uint32_t i)
     h->n_committed++;
 }
 
-static status check_hidden(const stage *s, errmsg *e)
+static void mark_hidden(const stage *s)
 {
     const head_flight *h = &s->head;
     const sample_result *results = HOST(s, sample_result, sample_results);
-    if (!h->unchecked) return ST_OK;
-    if (h->flags) return stage_check_finite(s, h->rows, h->n_rows, e);
-    for (uint32_t i = 0; i < h->n; i++)
-        if (results[i].poisoned != 0) return stage_poisoned(s, &h->rows[h->row_i[i]], e);
-    return ST_OK;
+    if (h->unchecked && h->flags) stage_mark_hidden(s, h->rows, h->n_rows, h->poison);
+    for (uint32_t i = 0; h->unchecked && !h->flags && i < h->n; i++) {
+        poison_mark *mark = &h->poison[h->row_i[i]];
+        if (results[i].poisoned != 0 && *mark == 0) *mark = poison_hidden(s->config.stage_i);
+    }
 }
 
 static status land(stage *s, errmsg *e)
@@ -216,7 +222,7 @@ static status land(stage *s, errmsg *e)
     head_flight *h = &s->head;
     TRY_OP(event_wait, h->done);
     if (h->keeps) TRY_OP(event_wait, h->drained);
-    TRY(check_hidden(s, e));
+    mark_hidden(s);
     for (uint32_t i = 0; i < h->n; i++)
         commit(s, i);
     h->n = 0;
@@ -232,6 +238,7 @@ status stage_head_begin(stage *s, const stage_head_args *a, errmsg *e)
     *h = (head_flight){.out = a->out,
                        .seq = a->seq,
                        .drawn = a->drawn,
+                       .poison = a->poison,
                        .rows = s->rows,
                        .n_rows = s->n_rows,
                        .unchecked = s->unchecked};
@@ -259,9 +266,10 @@ status stage_head_end(stage *s, uint32_t *n_committed, errmsg *e)
 }
 
 status stage_head(stage *s, const sampler_params *samplers, readback *out, uint64_t seq,
-                  uint32_t *n_committed, uint32_t *drawn, errmsg *e)
+                  uint32_t *n_committed, uint32_t *drawn, poison_mark *poison, errmsg *e)
 {
-    const stage_head_args a = {.samplers = samplers, .out = out, .seq = seq, .drawn = drawn};
+    const stage_head_args a = {
+        .samplers = samplers, .out = out, .seq = seq, .drawn = drawn, .poison = poison};
     *n_committed = 0;
     TRY(stage_head_begin(s, &a, e));
     return stage_head_end(s, n_committed, e);

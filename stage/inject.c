@@ -45,12 +45,22 @@ static void remember(const injector *in)
     atomic_store(&in->words->faults_fired, fired);
 }
 
-bool inject_at(injector *in, fault_at at, uint64_t seq)
+static const fault *next_fault(injector *in, fault_at at, uint64_t seq)
 {
-    if (in->faults.n == 0) return false;
-    bool corrupt = false;
+    uint32_t asked = atomic_load_explicit(&in->words->asked, memory_order_relaxed);
+    if (asked == atomic_load_explicit(&in->words->epoch, memory_order_relaxed)) {
+        const fault *f = fault_match(&in->faults, in->fired, in->stage, FAULT_AT_ASKED, FAULT_STEP_ANY);
+        if (f != NULL) return f;
+    }
+    return fault_match(&in->faults, in->fired, in->stage, at, seq);
+}
+
+uint32_t inject_at(injector *in, fault_at at, uint64_t seq)
+{
+    if (in->faults.n == 0) return 0;
+    uint32_t left = 0;
     const fault *f;
-    while ((f = fault_match(&in->faults, in->fired, in->stage, at, seq)) != NULL) {
+    while ((f = next_fault(in, at, seq)) != NULL) {
         remember(in);
         switch (f->kind) {
         case FAULT_KILL:
@@ -69,10 +79,14 @@ bool inject_at(injector *in, fault_at at, uint64_t seq)
             slow(in, f->slow_ms);
             break;
         case FAULT_CORRUPT:
-            corrupt = true;
+        case FAULT_CUDA:
+        case FAULT_OOM:
+        case FAULT_NAN:
+        case FAULT_BADMSG:
+            left |= 1u << f->kind;
             break;
         }
         if (f->every) break; /* fits again at once; the rest of the list waits for its turn */
     }
-    return corrupt;
+    return left;
 }

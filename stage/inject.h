@@ -19,9 +19,9 @@ typedef struct {
 MUST_USE status inject_open(injector *out, const char *text, uint32_t stage, stage_words *words,
                             const _Atomic uint32_t *stop, errmsg *e);
 
-/* Carry out what fits here and now: kill, stop, exit, hang do not return (hang returns when told to
- * stop); slow takes its time in small pieces, each of which counts as progress. Returns true when a
- * corrupt fault fits: the caller flips one bit of what it sends. */
-bool inject_at(injector *in, fault_at at, uint64_t seq);
+/* Carry out what fits here and now, or was asked for: kill, stop, exit, hang do not return (hang returns when told to
+ * stop); slow takes its time in small pieces, each of which counts as progress. Returns what the
+ * caller has to do: a bit (1u << fault_kind) for each of the other kinds that fits. */
+uint32_t inject_at(injector *in, fault_at at, uint64_t seq);
 
 #endif

@@ -61,16 +61,3 @@ status rope_make(rope_table *out, const rope_desc *d, const float *freq_factors,
     }
     return ST_OK;
 }
-
-void rope_rows(const rope_table *t, float *cos_out, float *sin_out, const uint32_t *position,
-               uint32_t n_rows)
-{
-    for (uint32_t r = 0; r < n_rows; r++) {
-        for (uint32_t i = 0; i < t->n_pairs; i++) {
-            double s, c;
-            fm_sincos((double)position[r] * t->frequency[i], &s, &c);
-            cos_out[(uint64_t)r * t->n_pairs + i] = (float)(c * t->magnitude);
-            sin_out[(uint64_t)r * t->n_pairs + i] = (float)(s * t->magnitude);
-        }
-    }
-}

@@ -1,8 +1,8 @@
-/* rope.h - cos and sin of the rows' positions, the same bits on every machine.
+/* rope.h - how fast a model's heads turn, the same bits on every machine.
  *
- * The angle of pair i at position p is p * frequency[i]; the frequencies are computed once, in
- * double, by functions of common/fmath.h and operations that round once; each cos and sin is
- * multiplied by the magnitude in double and rounded once to f32. Pure but for the table itself. */
+ * The angle of pair i at position p is p * frequency[i] (backend.h: rope_angles makes cos and sin of
+ * it on the device); the frequencies are computed once, in double, by functions of common/fmath.h
+ * and operations that round once. Pure but for the table itself. */
 #ifndef STAGE_ROPE_H
 #define STAGE_ROPE_H
 
@@ -23,9 +23,5 @@ typedef struct {
  * ST_BAD_MODEL: a frequency is not finite or too high for the longest context. */
 MUST_USE status rope_make(rope_table *out, const rope_desc *d, const float *freq_factors,
                           errmsg *e);
-
-/* cos and sin, f32 [n_rows, n_pairs] each, for position u32 [n_rows]. */
-void rope_rows(const rope_table *t, float *cos_out, float *sin_out, const uint32_t *position,
-               uint32_t n_rows);
 
 #endif

@@ -13,7 +13,8 @@ status rounds_open(rounds *out, const wire_config *c, errmsg *e)
     *out = (rounds){.room = rounds_room(c->rows_max, c->n_branches), .n_ctx = c->n_ctx};
     out->row = calloc(out->room, sizeof *out->row);
     out->drawn = calloc(out->room, sizeof *out->drawn);
-    if (out->row != NULL && out->drawn != NULL) return ST_OK;
+    out->poison = calloc(out->room, sizeof *out->poison);
+    if (out->row != NULL && out->drawn != NULL && out->poison != NULL) return ST_OK;
     rounds_close(out);
     return errmsg_set(e, ST_RESOURCES, "no memory for a step's rows");
 }
@@ -22,6 +23,7 @@ void rounds_close(rounds *x)
 {
     free(x->row);
     free(x->drawn);
+    free(x->poison);
     *x = (rounds){0};
 }
 
@@ -43,6 +45,7 @@ status rounds_begin(rounds *x, const step_view *v, errmsg *e)
     x->n_groups = v->step->n_groups;
     memcpy(x->group_end, v->group_end, x->n_groups * sizeof *x->group_end);
     memcpy(x->row, v->rows, v->step->n_rows * sizeof *x->row);
+    memset(x->poison, 0, v->step->n_rows * sizeof *x->poison);
     return ST_OK;
 }
 
@@ -60,6 +63,11 @@ wire_row *rounds_group(const rounds *x, uint32_t g, uint32_t *n_rows)
 uint32_t *rounds_drawn(const rounds *x, uint32_t g)
 {
     return x->drawn + group_begin(x, g);
+}
+
+poison_mark *rounds_poison(const rounds *x, uint32_t g)
+{
+    return x->poison + group_begin(x, g);
 }
 
 uint32_t rounds_live(const rounds *x, uint32_t g)

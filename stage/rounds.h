@@ -7,12 +7,14 @@
 #ifndef STAGE_ROUNDS_H
 #define STAGE_ROUNDS_H
 
+#include "common/boundary.h"
 #include "common/wire.h"
 
 typedef struct {
     step_view v;        /* of the step in hand */
     wire_row *row;      /* [room]: of the round in hand, or of the next once a group was walked */
     uint32_t *drawn;    /* [room] */
+    poison_mark *poison; /* [room]: where a row was found to hold NaN or infinity */
     uint32_t room, n_ctx;
     uint32_t n_rows, n_groups, group_end[WIRE_GROUPS_MAX]; /* of it, also when its frame is gone */
 } rounds;
@@ -26,10 +28,10 @@ void rounds_close(rounds *x);
  * ST_PROTOCOL: more rows than there is room for, or it goes on with others than the step before had. */
 MUST_USE status rounds_begin(rounds *x, const step_view *v, errmsg *e);
 
-
-/* The rows of group g, and where their drawn tokens go. */
+/* The rows of group g, where their drawn tokens go, and their marks, which stay for the step. */
 wire_row *rounds_group(const rounds *x, uint32_t g, uint32_t *n_rows);
 uint32_t *rounds_drawn(const rounds *x, uint32_t g);
+poison_mark *rounds_poison(const rounds *x, uint32_t g);
 
 /* Rows of group g that live. */
 uint32_t rounds_live(const rounds *x, uint32_t g);

@@ -55,10 +55,6 @@ static uint32_t place_rows(stage *s, const wire_row *rows, uint32_t n_rows)
         HOST(s, uint32_t, position)[i] = live ? rows[i].position : 0;
         HOST(s, uint8_t, live)[i] = live ? 1 : 0;
     }
-    for (uint32_t k = 0; k < s->n_kinds; k++) {
-        rope_rows(&s->rope[k], HOST(s, float, cos[k]), HOST(s, float, sin[k]),
-                  HOST(s, uint32_t, position), n_rows);
-    }
     return n_used;
 }
 
@@ -67,7 +63,7 @@ typedef enum { FROM_HOST, FROM_HEAD } token_source;
 
 static status upload_rows(stage *s, uint32_t n_rows, uint32_t n_tables, token_source source, errmsg *e)
 {
-    upload_piece piece[4 + 3 * LAYER_KINDS];
+    upload_piece piece[4 + LAYER_KINDS];
     uint32_t n = 0;
 #define PIECE(name, bytes)                                                                         \
     piece[n++] = (upload_piece){SCRATCH(s, name), HOST(s, void, name), (bytes)}
@@ -78,17 +74,25 @@ static status upload_rows(stage *s, uint32_t n_rows, uint32_t n_tables, token_so
     PIECE(position, n_rows * sizeof(uint32_t));
     PIECE(tables, n_tables * sizeof(uint32_t));
     for (uint32_t k = 0; k < s->n_kinds; k++) {
-        uint64_t n_angles = (uint64_t)n_rows * s->rope[k].n_pairs, at = k * s->config.rows_max;
+        uint64_t at = k * s->config.rows_max;
         piece[n++] = (upload_piece){stage_table(s, (layer_kind)k), HOST(s, uint32_t, table) + at,
                                     n_rows * sizeof(uint32_t)};
-        PIECE(cos[k], n_angles * sizeof(float));
-        PIECE(sin[k], n_angles * sizeof(float));
     }
 #undef PIECE
     TRY_OP(upload_all, piece, n);
+    TRY_OP(event_record, &s->staged_event);
     s->staged = true;
-    status recorded = s->b->event_record(s->q, &s->staged_event);
-    return recorded == ST_OK ? ST_OK : stage_op_failed(s, recorded, "event_record", e);
+    return ST_OK;
+}
+
+static status turn_rows(stage *s, uint32_t n_rows, errmsg *e)
+{
+    for (uint32_t k = 0; k < s->n_kinds; k++) {
+        rope_waves waves = {SCRATCH(s, frequency[k]), s->rope[k].magnitude, s->rope[k].n_pairs};
+        TRY_OP(rope_angles, SCRATCH(s, cos[k]), SCRATCH(s, sin[k]), &waves, SCRATCH(s, position),
+               n_rows);
+    }
+    return ST_OK;
 }
 
 static void measure_rows(stage *s)
@@ -121,6 +125,7 @@ static status take(stage *s, const wire_row *rows, uint32_t n_rows, uint32_t n_s
     s->rows = s->rows == first ? first + s->config.rows_max : first;
     memcpy(s->rows, rows, n_rows * sizeof *rows);
     TRY(upload_rows(s, n_rows, place_rows(s, rows, n_rows), source, e));
+    TRY(turn_rows(s, n_rows, e));
     s->n_rows = n_rows;
     s->n_samplers = n_samplers;
     measure_rows(s);

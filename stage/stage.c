@@ -151,6 +151,18 @@ static status load_weights(stage *s, const weights_options *load, const device_n
     return fits_end_load(need, held_bytes, e);
 }
 
+/* By kind of layer; their frequencies on the device. */
+static status make_ropes(stage *s, errmsg *e)
+{
+    for (uint32_t k = 0; k < s->n_kinds; k++) {
+        const float *factors = k == LAYER_GLOBAL ? s->w.freq_factors : NULL;
+        TRY(rope_make(&s->rope[k], model_rope_of(s->m, (layer_kind)k), factors, e));
+        TRY_OP(upload, SCRATCH(s, frequency[k]), s->rope[k].frequency,
+               s->rope[k].n_pairs * sizeof(double));
+    }
+    return ST_OK;
+}
+
 static status open_all(stage *s, const gguf *file, errmsg *e)
 {
     TRY(open_device(s, e));
@@ -164,9 +176,7 @@ static status open_all(stage *s, const gguf *file, errmsg *e)
     TRY(allocate(s, e));
     TRY(load_weights(s, &load, &need, e));
     TRY(stage_walk_open(s, e));
-    TRY(rope_make(&s->rope[LAYER_GLOBAL], &s->m->rope, s->w.freq_factors, e));
-    if (s->n_kinds == 1) return ST_OK;
-    return rope_make(&s->rope[LAYER_WINDOW], &s->m->rope_window, NULL, e);
+    return make_ropes(s, e);
 }
 
 status stage_open(stage **out, const stage_options *o, errmsg *e)

@@ -12,6 +12,7 @@
 #ifndef STAGE_STAGE_H
 #define STAGE_STAGE_H
 
+#include "common/boundary.h"
 #include "common/model.h"
 #include "common/readback.h"
 #include "common/wire.h"
@@ -88,11 +89,11 @@ MUST_USE status stage_embed(stage *s, errmsg *e);
  * head. */
 dev_ptr stage_hidden(const stage *s);
 
-/* Walk the stage's layers over the rows given to stage_rows. ST_NAN: NaN or infinity in the result
- * of a live row; *e names the stage, its layers, session and position. head_follows: a stage_head or
- * stage_head_begin is the next call, so that a last stage need not wait and may begin it here; ST_NAN is
- * the head's then. */
-MUST_USE status stage_walk(stage *s, bool head_follows, errmsg *e);
+/* Walk the stage's layers over the rows given to stage_rows. poison [n_rows]: the marks that the rows
+ * have; a live one without, whose result holds NaN or infinity, gets this stage's (boundary.h). That
+ * is no error: rows do not touch each other. head_follows: a stage_head or stage_head_begin is the next
+ * call, so that a last stage need not wait and may begin it here; the marks are the head's then. */
+MUST_USE status stage_walk(stage *s, bool head_follows, poison_mark *poison, errmsg *e);
 
 typedef struct {
     const sampler_params *samplers; /* as many as stage_rows was told; read during the call */
@@ -101,6 +102,7 @@ typedef struct {
     uint64_t seq;                   /* what results are committed with */
     uint32_t *drawn;                /* NULL, or [n_rows] until the end: the token of each row,
                                        TOKEN_NONE where none was drawn */
+    poison_mark *poison;            /* [n_rows] until the end: the marks that the rows have, and get */
     bool feeds;                     /* stage_rows_ahead follows: what the rows draw in this round, whose
                                        rounds are over then, and which ids stop them */
     uint32_t round;
@@ -112,14 +114,15 @@ typedef struct {
  * each result with seq. Until then the results of the step's last PLAN_HEAD_ROWS rows (PLAN_LOGITS_ROWS
  * where one wants logits) are on the device, and stage_rows and stage_walk of the next step may come in
  * between: what the host wants is read beside them. What stands before those rows is committed at once.
- * A head that was begun and not ended is dropped by the next stage_head_begin. A row of NaN logits is
- * committed with status ST_NAN and no token. ST_PROTOCOL: a sampler that a row names is out of range;
- * ST_NAN as stage_walk's. *n_committed: results written. */
+ * A head that was begun and not ended is dropped by the next stage_head_begin. A row with a mark, or
+ * whose logits hold NaN or infinity, which gives it this stage's, is committed with status ST_NAN and
+ * no token. ST_PROTOCOL: a sampler that a row names is out of range. *n_committed: results written. */
 MUST_USE status stage_head_begin(stage *s, const stage_head_args *a, errmsg *e);
 MUST_USE status stage_head_end(stage *s, uint32_t *n_committed, errmsg *e);
 
 /* Both, one after the other; nothing is fed. */
 MUST_USE status stage_head(stage *s, const sampler_params *samplers, readback *out, uint64_t seq,
-                           uint32_t *n_committed, uint32_t *drawn, errmsg *e);
+                           uint32_t *n_committed, uint32_t *drawn, poison_mark *poison,
+                           errmsg *e);
 
 #endif

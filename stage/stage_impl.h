@@ -16,6 +16,7 @@ typedef struct {
     readback *out;
     uint64_t seq;
     uint32_t *drawn;              /* by row; may be NULL */
+    poison_mark *poison;          /* by row */
     const wire_row *rows;         /* [n_rows] of its step */
     uint32_t n_rows, n_committed;
     uint32_t n, row_i[PLAN_HEAD_ROWS]; /* rows whose results are on their way */
@@ -79,10 +80,8 @@ status stage_op_failed(const stage *s, status code, const char *op, errmsg *e);
 /* Have the backend's one launch for a step of one row, if it has one for this model. */
 MUST_USE status stage_walk_open(stage *s, errmsg *e);
 
-/* ST_NAN: the row's hidden state is NaN or infinite. */
-MUST_USE status stage_poisoned(const stage *s, const wire_row *r, errmsg *e);
-/* Any live one of rows, by the host's finite flags. */
-MUST_USE status stage_check_finite(const stage *s, const wire_row *rows, uint32_t n_rows, errmsg *e);
+/* Mark the live ones of rows whose hidden state is not finite, by the host's flags. */
+void stage_mark_hidden(const stage *s, const wire_row *rows, uint32_t n_rows, poison_mark *poison);
 
 /* Whether the row wants logits or a token. */
 static inline bool stage_row_asks(const wire_row *r)

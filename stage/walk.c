@@ -19,6 +19,7 @@ static status attention_block(stage *s, const layer_weights *w, uint32_t layer_i
     const rope_desc *turn = model_rope_of(m, kind);
     const dev_ptr normed = SCRATCH(s, normed), q = SCRATCH(s, q), k = SCRATCH(s, k);
     const dev_ptr v = SCRATCH(s, v), attn = SCRATCH(s, attn);
+    const uint32_t window = kind == LAYER_WINDOW ? m->window : 0;
     kv_args kv = kv_layer(&s->kv, layer_i);
     row_args rows = {SCRATCH(s, position), stage_table(s, kind), SCRATCH(s, tables),
                      SCRATCH(s, live), s->n_positions, s->n_runs};
@@ -29,11 +30,15 @@ static status attention_block(stage *s, const layer_weights *w, uint32_t layer_i
     TRY_OP(matmul, v, &w->attn_v, normed, w->attn_v_bias, s->n_rows);
     TRY(norm_heads(s, q, w->attn_q_norm, m->n_heads, e));
     TRY(norm_heads(s, k, w->attn_k_norm, m->n_kv_heads, e));
-    TRY_OP(rope, q, &rope, m->n_heads, m->n_head, s->n_rows);
-    TRY_OP(rope, k, &rope, m->n_kv_heads, m->n_head, s->n_rows);
-    TRY_OP(kv_write, &kv, k, v, &rows, s->n_rows);
-    TRY_OP(attention, attn, q, &kv, &rows, m->n_heads, m->attn_scale,
-           kind == LAYER_WINDOW ? m->window : 0, s->n_rows);
+    if (s->b->turn_attention != NULL) {
+        TRY_OP(turn_attention, attn, q, k, v, &rope, &kv, &rows, m->n_heads, m->attn_scale, window,
+               s->n_rows);
+    } else {
+        TRY_OP(rope, q, &rope, m->n_heads, m->n_head, s->n_rows);
+        TRY_OP(rope, k, &rope, m->n_kv_heads, m->n_head, s->n_rows);
+        TRY_OP(kv_write, &kv, k, v, &rows, s->n_rows);
+        TRY_OP(attention, attn, q, &kv, &rows, m->n_heads, m->attn_scale, window, s->n_rows);
+    }
     TRY_OP(matmul, normed, &w->attn_output, attn, (dev_ptr){0}, s->n_rows); /* [R, n_embd] */
     return ST_OK;
 }
@@ -93,31 +98,24 @@ static status run_layer(stage *s, uint32_t layer_i, errmsg *e)
     return add_block(s, w->ffn_post_norm, next, e);
 }
 
-status stage_poisoned(const stage *s, const wire_row *r, errmsg *e)
-{
-    return errmsg_set(e, ST_NAN,
-                      "stage %u (layers %u..%u): NaN or infinity in the hidden state of session "
-                      "%u at position %u",
-                      s->config.stage_i, s->config.layer_begin, s->config.layer_end - 1, r->session,
-                      r->position);
-}
-
-status stage_check_finite(const stage *s, const wire_row *rows, uint32_t n_rows, errmsg *e)
+void stage_mark_hidden(const stage *s, const wire_row *rows, uint32_t n_rows, poison_mark *poison)
 {
     const uint8_t *finite = HOST(s, uint8_t, finite);
-    for (uint32_t i = 0; i < n_rows; i++)
-        if (finite[i] != 0 && (rows[i].flags & ROW_LIVE) != 0) return stage_poisoned(s, &rows[i], e);
-    return ST_OK;
+    for (uint32_t i = 0; i < n_rows; i++) {
+        bool found = finite[i] != 0 && (rows[i].flags & ROW_LIVE) != 0;
+        if (found && poison[i] == 0) poison[i] = poison_hidden(s->config.stage_i);
+    }
 }
 
 /* Waits for the walk: its result is looked at before it leaves the stage. */
-static status wait_finite(stage *s, errmsg *e)
+static status wait_finite(stage *s, poison_mark *poison, errmsg *e)
 {
     backend_event ev;
     TRY_OP(download, HOST(s, void, finite), SCRATCH(s, finite), s->n_rows);
     TRY_OP(event_record, &ev);
     TRY_OP(event_wait, ev);
-    return stage_check_finite(s, s->rows, s->n_rows, e);
+    stage_mark_hidden(s, s->rows, s->n_rows, poison);
+    return ST_OK;
 }
 
 /* --- one row in one launch ------------------------------------------------------------------ */
@@ -187,24 +185,25 @@ status stage_walk_open(stage *s, errmsg *e)
     return s->b->walk_open(s->device, &s->walk, &w, e);
 }
 
-static status walk_one(stage *s, errmsg *e)
+static status walk_one(stage *s, poison_mark *poison, errmsg *e)
 {
     s->walked_head = s->unchecked && stage_row_asks(s->rows);
     TRY_OP(walk, s->walk, s->walked_head);
     TRY(stage_walked(s, s->n_layers, e));
-    return s->unchecked ? ST_OK : wait_finite(s, e);
+    return s->unchecked ? ST_OK : wait_finite(s, poison, e);
 }
 
-status stage_walk(stage *s, bool head_follows, errmsg *e)
+status stage_walk(stage *s, bool head_follows, poison_mark *poison, errmsg *e)
 {
     s->walked_head = false;
     if (s->n_rows == 0) return ST_OK;
     s->unchecked = head_follows && s->last;
-    if (s->walk != NULL && s->n_rows == 1 && (s->rows->flags & ROW_LIVE) != 0) return walk_one(s, e);
+    if (s->walk != NULL && s->n_rows == 1 && (s->rows->flags & ROW_LIVE) != 0)
+        return walk_one(s, poison, e);
     for (uint32_t i = 0; i < s->n_layers; i++) {
         TRY(run_layer(s, i, e));
         TRY(stage_walked(s, i + 1, e));
     }
     TRY_OP(check_finite, SCRATCH(s, finite), SCRATCH(s, hidden), s->m->n_embd, s->n_rows);
-    return s->unchecked ? ST_OK : wait_finite(s, e);
+    return s->unchecked ? ST_OK : wait_finite(s, poison, e);
 }

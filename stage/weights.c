@@ -237,6 +237,7 @@ static status fill(void *ctx, const weight_item *item, errmsg *e)
     fill_context *c = ctx;
     const weights_options *o = c->o;
     const gguf_tensor *t = item->t;
+    uint32_t n_in = (uint32_t)t->dim[0], n_out = (uint32_t)t->dim[1];
     const weight_span *s = span_of(c->w, t);
     const char *host = (const char *)s->map + (t->offset - s->begin);
     switch (item->part->use) {
@@ -247,18 +248,52 @@ static status fill(void *ctx, const weight_item *item, errmsg *e)
         *(const float **)item->to = (const float *)host;
         break;
     case AS_MATRIX:
+        TRY(o->backend->weight_open(o->device, item->to, host, t->type, n_in, n_out, e));
+        break;
     case AS_EMBEDDING:
-        if (item->part->use == AS_MATRIX && t == o->model->token_embd.t &&
-            c->w->token_embd.data.addr != 0) {
-            *(dev_weight *)item->to = c->w->token_embd; /* a tied head */
-            break;
-        }
-        TRY(o->backend->weight_open(o->device, item->to, host, t->type, (uint32_t)t->dim[0],
-                                    (uint32_t)t->dim[1], e));
+        TRY(o->backend->table_open(o->device, item->to, host, t->type, n_in, n_out, e));
         break;
     }
     return filled(c, t->bytes, e);
 }
+
+/* --- bytes on a device --- */
+
+typedef struct {
+    const weights_options *o;
+    uint64_t bytes;
+    uint32_t n; /* weights and vectors that have them */
+} count_context;
+
+static status count_item(void *ctx, const weight_item *item, errmsg *e)
+{
+    (void)e;
+    count_context *c = ctx;
+    const gguf_tensor *t = item->t;
+    if (item->part->use != AS_VECTOR && item->part->use != AS_MATRIX) return ST_OK;
+    c->n++;
+    c->bytes += item->part->use == AS_VECTOR ? t->bytes
+                                             : c->o->backend->weight_bytes(t->type, (uint32_t)t->dim[0],
+                                                                           (uint32_t)t->dim[1]);
+    return ST_OK;
+}
+
+static count_context count(const weights_options *o)
+{
+    count_context c = {.o = o};
+    errmsg never = {0};
+    if (o->backend->weight_bytes == NULL) return c;
+    status s = visit(o, NULL, count_item, &c, &never);
+    CHECK(s == ST_OK);
+    return c;
+}
+
+uint64_t weights_device_bytes(const weights_options *o)
+{
+    return count(o).bytes;
+}
+
+/* --- all of it --- */
 
 status weights_open(weights *out, const weights_options *o, errmsg *e)
 {
@@ -281,39 +316,13 @@ status weights_open(weights *out, const weights_options *o, errmsg *e)
     if (o->backend->weight_bytes == NULL) TRY(load_spans(out, o, e));
     TRY(gguf_unchanged(o->file, e));
     fill_context c = {out, o, 0};
-    return visit(o, out, fill, &c, e);
-}
-
-/* --- bytes on a device --- */
-
-typedef struct {
-    const weights_options *o;
-    uint64_t bytes;
-    bool has_embedding;
-} count_context;
-
-static status count_item(void *ctx, const weight_item *item, errmsg *e)
-{
-    (void)e;
-    count_context *c = ctx;
-    const gguf_tensor *t = item->t;
-    const tensor_ref *embedding = &c->o->model->token_embd;
-    if (item->part->use == AS_EMBEDDING) c->has_embedding = true;
-    if (item->part->use == AS_MATRIX && t == embedding->t && c->has_embedding) return ST_OK;
-    if (item->part->use == AS_VECTOR) c->bytes += t->bytes;
-    if (item->part->use == AS_MATRIX || item->part->use == AS_EMBEDDING)
-        c->bytes += c->o->backend->weight_bytes(t->type, (uint32_t)t->dim[0], (uint32_t)t->dim[1]);
-    return ST_OK;
-}
-
-uint64_t weights_device_bytes(const weights_options *o)
-{
-    count_context c = {.o = o};
-    errmsg never = {0};
-    if (o->backend->weight_bytes == NULL) return 0;
-    status s = visit(o, NULL, count_item, &c, &never);
-    CHECK(s == ST_OK);
-    return c.bytes;
+    count_context n = count(o);
+    if (o->backend->weights_begin == NULL) return visit(o, out, fill, &c, e);
+    TRY(o->backend->weights_begin(o->device, n.bytes, n.n, e));
+    errmsg why = {0}; /* a weight that could not be read is told at the end: it is the cause */
+    status s = visit(o, out, fill, &c, &why), ended = o->backend->weights_end(o->device, e);
+    if (ended != ST_OK) return ended;
+    return s == ST_OK ? ST_OK : errmsg_set(e, s, "%s", why.text);
 }
 
 void weights_close(weights *w)

@@ -58,11 +58,6 @@ static status open_edges(worker *w, errmsg *e)
     return s;
 }
 
-void worker_inject_recovery(worker *w)
-{
-    if (inject_at(&w->injector, FAULT_AT_RECOVERY, FAULT_STEP_ANY)) w->corrupt_replay = true;
-}
-
 static status open_trace(worker *w, errmsg *e)
 {
     if (w->config.trace_fd == 0) return ST_OK;
@@ -82,8 +77,10 @@ static status load_all(worker *w, const wire_config *c, errmsg *e)
     }
     set_state(w, STAGE_LOADING);
     TRY(inject_open(&w->injector, c->fault, c->stage_i, w->words, &w->stop, e));
-    w->corrupt_probe = inject_at(&w->injector, FAULT_AT_LOAD, FAULT_STEP_ANY);
-    if (w->epoch > 1) worker_inject_recovery(w);
+    uint32_t left;
+    TRY(worker_inject(w, FAULT_AT_LOAD, FAULT_STEP_ANY, &left, e));
+    w->corrupt_probe = has_fault(left, FAULT_CORRUPT);
+    if (w->epoch > 1) TRY(worker_inject_recovery(w, e));
     int fds[GGUF_FILES_MAX];
     for (uint32_t i = 0; i < c->n_model_fds; i++) fds[i] = c->model_fd[i];
     TRY(gguf_open_fds(&w->file, fds, c->n_model_fds, e));
@@ -165,21 +162,6 @@ static void leave_layers(worker *w)
     atomic_store_explicit(&w->words->inside, 0, memory_order_release);
 }
 
-status worker_flip_bit(worker *w)
-{
-    const backend *b = backend_get((device_kind)w->config.device);
-    backend_queue *q = stage_queue(w->body);
-    backend_event ev;
-    uint32_t bits;
-    TRY(b->download(q, &bits, stage_hidden(w->body), sizeof bits));
-    TRY(b->event_record(q, &ev));
-    TRY(b->event_wait(q, ev));
-    bits ^= 1u << 22;
-    TRY(b->upload(q, stage_hidden(w->body), &bits, sizeof bits));
-    TRY(b->event_record(q, &ev));
-    return b->event_wait(q, ev);
-}
-
 static void add(_Atomic uint64_t *word, uint64_t n)
 {
     atomic_fetch_add_explicit(word, n, memory_order_relaxed);
@@ -190,18 +172,29 @@ typedef struct {
     uint64_t seq;
     uint32_t round, g, n_rows, n_live;
     wire_row *rows;
+    poison_mark *poison;
     bool prime, goes_on; /* of its step */
 } piece;
+
+static uint32_t first_live(const piece *x)
+{
+    uint32_t i = 0;
+    while ((x->rows[i].flags & ROW_LIVE) == 0) i++;
+    return i;
+}
 
 /* The layers, over rows of which one lives at least. */
 static status walk(worker *w, const piece *x, errmsg *e)
 {
-    bool corrupt = inject_at(&w->injector, x->prime ? FAULT_AT_PRIME : FAULT_AT_DECODE, x->seq);
+    uint32_t left;
+    TRY(worker_inject(w, x->prime ? FAULT_AT_PRIME : FAULT_AT_DECODE, x->seq, &left, e));
     if (x->n_rows > 0 && x->n_live == 0) return ST_OK;
+    bool corrupt = has_fault(left, FAULT_CORRUPT), nan = has_fault(left, FAULT_NAN);
     enter_layers(w);
     status s = ST_OK;
     if (is_first(w)) s = stage_embed(w->body, e);
-    if (s == ST_OK) s = stage_walk(w->body, !corrupt, e);
+    if (s == ST_OK && nan && x->n_rows > 0) s = worker_put_nan(w, first_live(x));
+    if (s == ST_OK) s = stage_walk(w->body, !corrupt, x->poison, e);
     if (s == ST_OK && corrupt && x->n_rows > 0) s = worker_flip_bit(w);
     leave_layers(w);
     return s;
@@ -265,7 +258,8 @@ static status receive(worker *w, const piece *x, errmsg *e)
                    .rows = x->rows,
                    .n_rows = x->n_rows,
                    .drawn = is_fed(x),
-                   .n_vocab = w->model->n_vocab};
+                   .n_vocab = w->model->n_vocab,
+                   .poison = x->poison};
     if (!fed) in.hidden = stage_hidden(w->body);
     span waiting = span_begin(TRACE_STARVED);
     status s = edges_receive(&w->edges, &in, e);
@@ -282,10 +276,28 @@ static status send_on(worker *w, const piece *x, errmsg *e)
     dev_ptr hidden = {0};
     if (!is_last(w)) hidden = stage_hidden(w->body);
     span waiting = span_begin(TRACE_BLOCKED);
-    status s = edges_send(&w->edges, rounds_slot(w->rounds.v.step, x->round, x->g), x->seq, x->rows, x->n_rows,
-                          hidden, e);
+    status s = edges_send(&w->edges, rounds_slot(w->rounds.v.step, x->round, x->g), x->seq, x->rows, x->poison,
+                          x->n_rows, hidden, e);
     span_end(s == ST_OK ? w->trace : NULL, &waiting, shown(w, x, x->n_rows));
     return s;
+}
+
+/* The first marked row of each session: its rows are neighbours. */
+static status say_poisoned(worker *w, const piece *x, errmsg *e)
+{
+    for (uint32_t i = 0, said = WIRE_NONE; i < x->n_rows; i++) {
+        const wire_row *r = &x->rows[i];
+        if (x->poison[i] == 0 || (r->flags & ROW_LIVE) == 0 || r->branch == said) continue;
+        wire_poisoned p = {.session = r->session,
+                           .generation = r->generation,
+                           .branch = r->branch,
+                           .position = r->position,
+                           .stage = poison_stage(x->poison[i]),
+                           .in_logits = poison_in_logits(x->poison[i])};
+        TRY(worker_say(w, WIRE_POISONED, x->seq, &p, sizeof p, e));
+        said = r->branch;
+    }
+    return ST_OK;
 }
 
 /* Behind the send: the stage after is at work meanwhile. */
@@ -312,7 +324,7 @@ static status hand_on(worker *w, uint64_t seq, const wire_step *next, uint32_t e
                           .slot = slot,
                           .of = w->config.edge_epoch};
         span waiting = span_begin(TRACE_BLOCKED);
-        status s = edges_send(&w->edges, slot, seq, rows, n_rows, (dev_ptr){0}, e);
+        status s = edges_send(&w->edges, slot, seq, rows, rounds_poison(&w->rounds, g), n_rows, (dev_ptr){0}, e);
         span_end(s == ST_OK ? w->trace : NULL, &waiting, of);
         TRY(s);
     }
@@ -331,6 +343,7 @@ static const wire_step *next_goes_on(worker *w, uint64_t seq)
 /* The last stage's end of a piece: the coordinator has the tokens first, then the first stage. */
 static status end_piece(worker *w, const piece *x, const wire_result *r, errmsg *e)
 {
+    TRY(say_poisoned(w, x, e));
     rounds_settle(&w->rounds, x->round, x->g);
     TRY(worker_say(w, WIRE_RESULT, x->seq, r, sizeof *r, e));
     rounds_advance(&w->rounds, x->g);
@@ -344,7 +357,7 @@ static status head(worker *w, const piece *x, wire_result *r, errmsg *e)
 {
     span drawing = span_begin(TRACE_HEAD);
     status s = stage_head(w->body, w->rounds.v.samplers, &w->results, x->seq, &r->n_rows,
-                          rounds_drawn(&w->rounds, x->g), e);
+                          rounds_drawn(&w->rounds, x->g), x->poison, e);
     span_end(s == ST_OK ? w->trace : NULL, &drawing, shown(w, x, r->n_rows));
     return s;
 }
@@ -372,6 +385,7 @@ static status run_piece(worker *w, piece *x, errmsg *e)
     bool linked = w->config.n_stages > 1, fed = is_fed(x);
     uint64_t begin = now_ns();
     x->rows = rounds_group(&w->rounds, x->g, &x->n_rows);
+    x->poison = rounds_poison(&w->rounds, x->g);
     /* What the message says is put on the device while the rows are on their way. */
     if (!fed) TRY(stage_rows(w->body, x->rows, x->n_rows, step->n_samplers, e));
     uint64_t busy_ns = now_ns() - begin;
@@ -447,6 +461,13 @@ static status handle(worker *w, const mail *m, errmsg *e)
     return errmsg_set(e, ST_PROTOCOL, "unexpected message %s", wire_kind_word(h->kind));
 }
 
+static status idle(worker *w, errmsg *e)
+{
+    uint32_t left;
+    if (atomic_load(&w->words->state) != STAGE_READY) return ST_OK;
+    return worker_inject(w, FAULT_AT_IDLE, FAULT_STEP_ANY, &left, e);
+}
+
 static void report(worker *w, const errmsg *e)
 {
     errmsg ignored = {0};
@@ -480,13 +501,9 @@ static void *worker_main(void *arg)
     pthread_setname_np(pthread_self(), "worker");
     while (atomic_load_explicit(&w->stop, memory_order_acquire) == 0) {
         mail *m = mailbox_pop(&w->inbox, IDLE_MS);
-        if (m == NULL) {
-            if (!w->faulted && atomic_load(&w->words->state) == STAGE_READY)
-                inject_at(&w->injector, FAULT_AT_IDLE, FAULT_STEP_ANY);
-            continue;
-        }
         errmsg e = {0};
-        status s = w->faulted ? ST_OK : handle(w, m, &e);
+        status s = ST_OK;
+        if (!w->faulted) s = m != NULL ? handle(w, m, &e) : idle(w, &e);
         free(m);
         if (s != ST_OK && s != ST_CLOSED) {
             errmsg_set(&e, s, "stage %u: %s", w->stage_i, status_word(s));

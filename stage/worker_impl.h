@@ -1,6 +1,7 @@
 /* worker_impl.h - what the files of the worker share; nobody else includes it.
  *
- * worker.c loads, runs steps and is the thread; worker_replay.c is what it does when a stage was lost. */
+ * worker.c loads, runs steps and is the thread; worker_inject.c is what faults on purpose are to it;
+ * worker_replay.c what it does when a stage was lost. */
 #ifndef STAGE_WORKER_IMPL_H
 #define STAGE_WORKER_IMPL_H
 
@@ -37,7 +38,7 @@ struct worker {
     trace_ring *trace;               /* ours in it, or NULL */
     injector injector;
     bool corrupt_probe;              /* kind=corrupt,at=load */
-    bool corrupt_replay;             /* kind=corrupt,at=recovery: the next row that it replays */
+    uint32_t spoil_replay;           /* at=recovery: kinds corrupt and nan, for the next row replayed */
     bool faulted;
     uint64_t applied_seq;            /* the last step whose KV operations were applied */
     uint64_t walked_seq;             /* the last step of which all groups were walked, if since then no
@@ -70,10 +71,20 @@ static inline const backend *backend_of(const worker *w)
 /* A message to the coordinator. */
 MUST_USE status worker_say(worker *w, wire_kind kind, uint64_t seq, const void *body,
                            uint32_t body_bytes, errmsg *e);
-/* The faults of at=recovery. */
-void worker_inject_recovery(worker *w);
-/* kind=corrupt: the top mantissa bit of the first value, on the device. */
+/* The faults that fit here and now (inject.h). *left: those that spoil a row or a message of the
+ * caller's, corrupt and nan. ST_DEVICE, ST_RESOURCES: cuda, oom. */
+MUST_USE status worker_inject(worker *w, fault_at at, uint64_t seq, uint32_t *left, errmsg *e);
+/* Those of at=recovery. */
+MUST_USE status worker_inject_recovery(worker *w, errmsg *e);
+/* kind=corrupt: the top mantissa bit of the first value of the hidden state, on the device. */
 MUST_USE status worker_flip_bit(worker *w);
+/* kind=nan: the first value of row row_i of the hidden state. */
+MUST_USE status worker_put_nan(worker *w, uint32_t row_i);
+
+static inline bool has_fault(uint32_t kinds, fault_kind k)
+{
+    return (kinds >> k & 1) != 0;
+}
 
 /* Let go of the boundaries and say what was applied. */
 MUST_USE status worker_quiesce(worker *w, errmsg *e);

@@ -7,7 +7,7 @@
 status worker_quiesce(worker *w, errmsg *e)
 {
     atomic_fetch_sub_explicit(&w->interrupts, 1, memory_order_acq_rel);
-    worker_inject_recovery(w);
+    TRY(worker_inject_recovery(w, e));
     /* Senders let go first; receivers when all are quiet. */
     if (w->edges.open) edge_set(&w->edges, &w->edges.out, NULL, NULL);
     set_state(w, STAGE_QUIET);
@@ -57,8 +57,16 @@ static status replay_output(worker *w, const replaying *x, errmsg *e)
         return keep_holes(&w->sent, w->body, backend_of(w), x->committed, in->rows, in->n_rows, e);
     }
     keep_begin(&w->sent, w->body, in->rows, in->n_rows);
-    TRY(edges_send(&w->edges, in->slot, in->seq, in->rows, in->n_rows, in->hidden, e));
+    TRY(edges_send(&w->edges, in->slot, in->seq, in->rows, in->poison, in->n_rows, in->hidden, e));
     return keep_rows(&w->sent, w->body, backend_of(w), x->committed, in->rows, in->n_rows, e);
+}
+
+static status spoil(worker *w)
+{
+    uint32_t kinds = w->spoil_replay;
+    w->spoil_replay = 0;
+    if (has_fault(kinds, FAULT_CORRUPT)) TRY(worker_flip_bit(w));
+    return has_fault(kinds, FAULT_NAN) ? worker_put_nan(w, 0) : ST_OK;
 }
 
 static status replay_rows(worker *w, replaying *x, errmsg *e)
@@ -67,16 +75,15 @@ static status replay_rows(worker *w, replaying *x, errmsg *e)
     TRY(rounds_begin(&w->rounds, x->v, e));
     x->in = (incoming){.slot = x->v->step->slot,
                        .seq = REPLAY_SEQ + w->n_replays,
-                       .hidden = stage_hidden(w->body)};
+                       .hidden = stage_hidden(w->body),
+                       .poison = rounds_poison(&w->rounds, 0)};
     x->in.rows = rounds_group(&w->rounds, 0, &x->in.n_rows);
     TRY(stage_rows(w->body, x->in.rows, x->in.n_rows, 0, e));
     TRY(replay_input(w, x, e));
     if (x->kept == KEPT_NOT) return ST_OK;
-    if (w->corrupt_replay && x->in.n_rows > 0) {
-        w->corrupt_replay = false;
-        TRY(worker_flip_bit(w));
-    }
-    TRY(stage_walk(w->body, false, e));
+    if (x->in.n_rows > 0) TRY(spoil(w));
+    /* What was poisoned is so again: its session has ended, or ends with its next row. */
+    TRY(stage_walk(w->body, false, x->in.poison, e));
     return replay_output(w, x, e);
 }
 
@@ -87,7 +94,7 @@ status worker_replay(worker *w, const void *frame, errmsg *e)
                    .committed = wire_head(frame)->seq,
                    .through = (v.step->flags & STEP_THROUGH) != 0};
     if ((v.step->flags & STEP_RESET) != 0) {
-        worker_inject_recovery(w);
+        TRY(worker_inject_recovery(w, e));
         stage_reset(w->body);
         w->applied_seq = 0;
         w->n_replays = 0;

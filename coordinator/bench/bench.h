@@ -36,6 +36,7 @@ typedef struct {
     uint32_t n_draft;              /* of generate_limits */
     uint64_t seed;
     bench_list sessions, batch;    /* bench_sessions.h; else empty */
+    uint32_t n_beside;             /* likewise; 0: no prompt beside the sessions */
 } bench_request;
 
 typedef struct {

@@ -1,16 +1,16 @@
-#include "coordinator/bench/bench_sessions.h"
+#include "coordinator/bench/bench_sessions_impl.h"
 
 #include "common/clock.h"
 #include "coordinator/commands/random_tokens.h"
 #include "coordinator/machine/inventory.h"
 #include "coordinator/machine/placement.h"
 
-#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
 
 #define WARM_TOKENS 32u
+#define BESIDE_TOKENS 256u /* a stream beside a prompt may draw so many at least */
 #define NS_OF_US 1000u
 
 static uint64_t cpu_ns(void)
@@ -31,19 +31,6 @@ static uint32_t largest(const bench_list *l)
 
 /* --- one session ----------------------------------------------------------------------------------- */
 
-/* A session of a test, and when it was told what. */
-typedef struct {
-    session *s;
-    generation *g;
-    pthread_t thread;            /* primes it */
-    const uint32_t *tokens;
-    uint32_t n_tokens, next, n_told, n_max;
-    uint64_t first_ns;
-    uint64_t *told_ns;           /* [n_max] */
-    status result;
-    errmsg why;
-} stream;
-
 static void *prime(void *stream_)
 {
     stream *x = stream_;
@@ -53,7 +40,7 @@ static void *prime(void *stream_)
 }
 
 /* From the engine thread, for each token; once more when it ends. */
-static void more(void *stream_)
+void bench_stream_more(void *stream_)
 {
     stream *x = stream_;
     if (x->n_told < x->n_max) x->told_ns[x->n_told++] = now_ns();
@@ -65,19 +52,6 @@ typedef struct {
     uint64_t wall_ns, cpu_ns;
     uint64_t busy_ns[STAGES_MAX], starved_ns[STAGES_MAX], blocked_ns[STAGES_MAX];
 } phase;
-
-typedef struct {
-    const bench_request *q;
-    pipeline *p;
-    uint32_t *tokens;            /* [most sessions, n_prompt] */
-    stream *stream;              /* [most sessions] */
-    uint64_t n_rows;             /* asked of this pipeline so far */
-    stage_snapshot before[STAGES_MAX];
-    uint64_t begin_ns, begin_cpu_ns;
-    double *first_ms, *token_ms; /* of the repetitions of a test */
-    uint64_t n_first, n_token;
-    double *tokens_per_s, *prompt_per_s; /* [n_repeat] */
-} sessions_state;
 
 static void phase_begin(sessions_state *b)
 {
@@ -140,7 +114,7 @@ static status generate_all(sessions_state *b, uint32_t n, uint32_t n_tokens, pha
     for (; st == ST_OK && n_begun < n; n_begun += st == ST_OK) {
         stream *x = &b->stream[n_begun];
         const generate_limits limits = {
-            .n_max = n_tokens, .n_draft = b->q->n_draft, .on_more = more, .ctx = x};
+            .n_max = n_tokens, .n_draft = b->q->n_draft, .on_more = bench_stream_more, .ctx = x};
         x->n_told = 0;
         x->n_max = n_tokens;
         st = session_generate(x->s, x->next, &limits, &x->g, e);
@@ -173,9 +147,14 @@ static void keep_waits(sessions_state *b, uint32_t n, uint64_t prime_ns, uint64_
     }
 }
 
-/* Once through the test, adding to the phases. */
-static status once(sessions_state *b, uint32_t n, uint32_t n_tokens, phase *prompt, phase *generation_,
-                   errmsg *e)
+/* What repetitions of a test add up to. */
+typedef struct {
+    phase prompt, generation;
+    beside_test beside;
+} sums;
+
+/* Once through the test. */
+static status once(sessions_state *b, uint32_t n, uint32_t n_tokens, sums *to, errmsg *e)
 {
     const bench_request *q = b->q;
     sampler_params greedy = sampler_default();
@@ -187,10 +166,11 @@ static status once(sessions_state *b, uint32_t n, uint32_t n_tokens, phase *prom
         x->tokens = b->tokens + (size_t)n_open * q->n_prompt;
         x->n_tokens = q->n_prompt;
     }
-    TRY_DONE(st, prime_all(b, n, prompt, e));
+    TRY_DONE(st, prime_all(b, n, &to->prompt, e));
     uint64_t prime_ns = b->begin_ns;
-    TRY_DONE(st, generate_all(b, n, n_tokens, generation_, e));
+    TRY_DONE(st, generate_all(b, n, n_tokens, &to->generation, e));
     keep_waits(b, n, prime_ns, b->begin_ns);
+    if (q->n_beside > 0) TRY_DONE(st, bench_beside_once(b, n, &to->beside, e));
 done:
     for (uint32_t i = 0; i < n_open; i++) session_drop(b->stream[i].s);
     return st;
@@ -201,21 +181,21 @@ static status test_run(sessions_state *b, sessions_test *t, errmsg *e)
     const bench_request *q = b->q;
     const uint32_t n = t->n_sessions, n_stages = pipeline_plan(b->p)->cuts.n_stages;
     step_doors with = q->common->doors.step;
-    phase warm = {0}, prompt = {0}, generation_ = {0};
+    sums warm = {0}, all = {0};
     stage_snapshot first;
     t->plan = *pipeline_plan(b->p);
     pipeline_stage(b->p, 0, &first);
     memcpy(t->device, first.device, sizeof t->device);
     with.batch_rows = t->batch_rows;
     pipeline_set_step_doors(b->p, &with);
-    b->n_first = b->n_token = 0;
-    TRY(once(b, n, q->n_generate < WARM_TOKENS ? q->n_generate : WARM_TOKENS, &warm, &warm, e));
-    b->n_first = b->n_token = 0;
+    b->n_first = b->n_token = b->n_beside_ms = 0;
+    TRY(once(b, n, q->n_generate < WARM_TOKENS ? q->n_generate : WARM_TOKENS, &warm, e));
+    b->n_first = b->n_token = b->n_beside_ms = 0;
     for (uint32_t i = 0; i < q->n_repeat; i++) {
-        uint64_t prompt_ns = prompt.wall_ns, generation_ns = generation_.wall_ns;
-        TRY(once(b, n, q->n_generate, &prompt, &generation_, e));
-        prompt_ns = prompt.wall_ns - prompt_ns + 1;
-        generation_ns = generation_.wall_ns - generation_ns + 1;
+        uint64_t prompt_ns = all.prompt.wall_ns, generation_ns = all.generation.wall_ns;
+        TRY(once(b, n, q->n_generate, &all, e));
+        prompt_ns = all.prompt.wall_ns - prompt_ns + 1;
+        generation_ns = all.generation.wall_ns - generation_ns + 1;
         b->prompt_per_s[i] = (double)n * q->n_prompt * NS_PER_S / (double)prompt_ns;
         b->tokens_per_s[i] = (double)n * q->n_generate * NS_PER_S / (double)generation_ns;
     }
@@ -223,21 +203,31 @@ static status test_run(sessions_state *b, sessions_test *t, errmsg *e)
     t->prompt_tokens_per_s = stats_of(b->prompt_per_s, q->n_repeat);
     t->first_ms = spread_of(b->first_ms, b->n_first);
     t->token_ms = spread_of(b->token_ms, b->n_token);
-    shares_of(&t->prompt, &prompt, n_stages);
-    shares_of(&t->generation, &generation_, n_stages);
-    t->coordinator_cores = (double)generation_.cpu_ns / (double)(generation_.wall_ns + 1);
+    shares_of(&t->prompt, &all.prompt, n_stages);
+    shares_of(&t->generation, &all.generation, n_stages);
+    t->coordinator_cores = (double)all.generation.cpu_ns / (double)(all.generation.wall_ns + 1);
+    t->beside = all.beside;
+    if (q->n_beside > 0) bench_beside_end(b, &t->beside, q->n_repeat);
     return ST_OK;
 }
 
 /* --- before anything is started ---------------------------------------------------------------------- */
 
+/* Positions that a test takes of a session's context. */
+static uint64_t positions(const bench_request *q)
+{
+    uint64_t n = (uint64_t)q->n_prompt + q->n_generate;
+    if (q->n_beside > 0) n += BESIDE_TOKENS;
+    return n > q->n_beside ? n : q->n_beside;
+}
+
 static plan_request plan_of(const bench_request *q, uint32_t n_sessions)
 {
     plan_request r = q->common->plan;
-    r.n_sessions = n_sessions;
     /* A step may hold a row of each, and its rows are at most a context. */
-    uint32_t n_positions = q->n_prompt + q->n_generate, most = largest(&q->sessions);
-    if (r.n_ctx == 0) r.n_ctx = n_positions > most ? n_positions : most;
+    uint64_t n = positions(q), most = largest(&q->sessions);
+    r.n_sessions = n_sessions + (q->n_beside > 0);
+    if (r.n_ctx == 0) r.n_ctx = (uint32_t)(n > most ? n : most);
     return r;
 }
 
@@ -255,7 +245,7 @@ static status fits(const site *x, uint32_t n_sessions, errmsg *e)
     plan_request r = plan_of(x->q, n_sessions);
     plan p;
     TRY(placement_plan(&p, m, &x->doors, &r, e));
-    uint64_t n_blocks = (uint64_t)n_sessions * plan_blocks_per_ctx(p.n_ctx);
+    uint64_t n_blocks = (uint64_t)r.n_sessions * plan_blocks_per_ctx(p.n_ctx);
     if (p.n_blocks[KV_CLASS_GLOBAL] < n_blocks && model_n_layers_of(m, LAYER_GLOBAL, 0, m->n_layers) > 0) {
         return errmsg_set(e, ST_RESOURCES, "--kv-bytes %llu is %u KV blocks and they need %llu",
                           (unsigned long long)r.kv_bytes, p.n_blocks[KV_CLASS_GLOBAL],
@@ -284,14 +274,17 @@ static status check_all(void *request, const model_desc *m, errmsg *e)
 {
     const bench_request *q = request;
     const uint32_t asked = largest(&q->sessions);
-    if (q->common->plan.n_ctx > 0 && (uint64_t)q->n_prompt + q->n_generate > q->common->plan.n_ctx) {
-        return errmsg_set(e, ST_USAGE, "-p %u and -n %u do not fit into a context of %u positions; see --ctx",
-                          q->n_prompt, q->n_generate, q->common->plan.n_ctx);
+    if (q->common->plan.n_ctx > 0 && positions(q) > q->common->plan.n_ctx) {
+        return errmsg_set(e, ST_USAGE,
+                          "-p %u and -n %u%s take %llu positions, which do not fit into a context of %u; see "
+                          "--ctx",
+                          q->n_prompt, q->n_generate, q->n_beside > 0 ? ", --beside," : "",
+                          (unsigned long long)positions(q), q->common->plan.n_ctx);
     }
     for (uint32_t i = 0; i < q->stages.n; i++) {
         site x = {.q = q, .m = m, .doors = bench_doors(q, q->stages.at[i])};
         errmsg why = {0};
-        TRY(placement_resolve(&x.doors, &x.gpus, e));
+        TRY(placement_resolve(&x.doors, &x.gpus, q->common->stage_program, e));
         status s = fits(&x, asked, &why);
         if (s == ST_OK) continue;
         uint32_t most = s == ST_RESOURCES || s == ST_USAGE ? most_that_fit(&x, asked) : 0;
@@ -307,6 +300,12 @@ static status check_all(void *request, const model_desc *m, errmsg *e)
 static status books_open(sessions_state *b, const bench_request *q)
 {
     const uint64_t most = largest(&q->sessions), waits = most * q->n_repeat;
+    const plan_request r = plan_of(q, 1);
+    b->n_told_max = q->n_beside > 0 ? r.n_ctx - q->n_prompt - q->n_generate : q->n_generate;
+    if (b->n_told_max < q->n_generate) b->n_told_max = q->n_generate;
+    b->beside_ms_room = q->n_beside > 0 ? (waits + most) * b->n_told_max : 1;
+    b->beside = malloc((q->n_beside + 1u) * sizeof *b->beside);
+    b->beside_ms = malloc(b->beside_ms_room * sizeof *b->beside_ms);
     b->stream = calloc(most, sizeof *b->stream);
     b->tokens = malloc(most * q->n_prompt * sizeof *b->tokens);
     b->first_ms = malloc((waits + most) * sizeof *b->first_ms);
@@ -314,9 +313,10 @@ static status books_open(sessions_state *b, const bench_request *q)
     b->tokens_per_s = malloc(q->n_repeat * sizeof *b->tokens_per_s);
     b->prompt_per_s = malloc(q->n_repeat * sizeof *b->prompt_per_s);
     bool ok = b->stream != NULL && b->tokens != NULL && b->first_ms != NULL && b->token_ms != NULL &&
-              b->tokens_per_s != NULL && b->prompt_per_s != NULL;
+              b->tokens_per_s != NULL && b->prompt_per_s != NULL && b->beside != NULL &&
+              b->beside_ms != NULL;
     for (uint64_t i = 0; ok && i < most; i++) {
-        b->stream[i].told_ns = malloc(q->n_generate * sizeof *b->stream[i].told_ns);
+        b->stream[i].told_ns = malloc(b->n_told_max * sizeof *b->stream[i].told_ns);
         ok = b->stream[i].told_ns != NULL;
     }
     return ok ? ST_OK : ST_RESOURCES;
@@ -330,6 +330,8 @@ static void books_close(sessions_state *b)
     free(b->tokens);
     free(b->first_ms);
     free(b->token_ms);
+    free(b->beside);
+    free(b->beside_ms);
     free(b->tokens_per_s);
     free(b->prompt_per_s);
 }
@@ -349,6 +351,7 @@ static status config_run(sessions_result *r, sessions_state *b, uint32_t n_stage
     for (uint32_t i = 0; i < most; i++)
         random_tokens(b->tokens + (size_t)i * q->n_prompt, q->n_prompt, pipeline_model(b->p)->n_vocab,
                       q->seed + i);
+    random_tokens(b->beside, q->n_beside, pipeline_model(b->p)->n_vocab, q->seed + most);
     for (uint32_t i = 0; i < q->batch.n * q->sessions.n; i++) {
         sessions_test *t = &r->test[r->n_tests];
         *t = (sessions_test){.n_sessions = q->sessions.at[i % q->sessions.n],
@@ -368,7 +371,7 @@ status bench_sessions_run(sessions_result *out, const bench_request *q, sessions
     sessions_state b = {.q = q};
     status s = ST_OK;
     *out = (sessions_result){
-        .n_prompt = q->n_prompt, .n_generate = q->n_generate, .n_repeat = q->n_repeat};
+        .n_prompt = q->n_prompt, .n_generate = q->n_generate, .n_repeat = q->n_repeat, .n_beside = q->n_beside};
     bench_model_name(out->model, q->common->model);
     TRY_DONE(s, bench_look_at_model(q, check_all, (void *)q, e));
     out->test = calloc((size_t)q->stages.n * q->batch.n * q->sessions.n, sizeof *out->test);

@@ -7,6 +7,10 @@
  *   generation   when the last prompt is through, all go on by themselves for n tokens. A session's
  *                waits are those before each of its tokens, as the coordinator commits them
  *
+ *   beside       where asked for: they go on, and another session reads a prompt of n_beside tokens
+ *                meanwhile. Their waits are those that were under way then; a chunk's time is that of its
+ *                walk through all stages, from their counters, of the same prompt with nobody beside it
+ *
  * once unmeasured (at most WARM_TOKENS tokens), then n_repeat times; waits are those of all repetitions
  * together. Shares are of the wall time of a phase, from the counters of the stages: inside their own
  * layers and head; waiting for rows (starved) or for room behind them (blocked). */
@@ -20,6 +24,14 @@ typedef struct {
 } stage_shares;
 
 typedef struct {
+    double alone_ms, prompt_ms;  /* the prompt without them, beside them: means of the repetitions */
+    double chunk_ms;
+    uint32_t n_chunks;
+    uint64_t n_waits;
+    spread token_ms;             /* of the sessions meanwhile; 0: they had no wait */
+} beside_test;
+
+typedef struct {
     uint32_t n_sessions;
     uint32_t batch_rows;         /* of a walk, at most; 0: all sessions over the stages */
     plan plan;                   /* as it ran */
@@ -28,12 +40,13 @@ typedef struct {
     stats prompt_tokens_per_s;   /* until the last first token */
     spread first_ms, token_ms;   /* waits for the first token, for each later one */
     stage_shares prompt, generation;
+    beside_test beside;
     double coordinator_cores;    /* processor time of this process by wall time, of the generation */
 } sessions_test;
 
 typedef struct {
     char model[BENCH_NAME_BYTES];
-    uint32_t n_prompt, n_generate, n_repeat;
+    uint32_t n_prompt, n_generate, n_repeat, n_beside;
     uint32_t n_tests;
     sessions_test *test;         /* [n_tests], owned */
 } sessions_result;

@@ -28,8 +28,10 @@
     "one walk through a stage's layers takes (1: no batching), so that\n"                          \
     "  --stages 1,2 --sessions 8 --batch 0,4\n"                                                    \
     "compares two stages, each of whose walks has 4 rows, with one stage that batches all 8, and\n" \
-    "with one stage that walks 4 at a time. KV for all sessions at once must fit; a session's context\n" \
-    "is then -p and -n together, where --ctx asks for no more."
+    "with one stage that walks 4 at a time. --beside N adds how long\n"          \
+    "sessions wait for a token while another one reads a prompt of N tokens, and that in times of\n" \
+    "one of its chunks. KV for all sessions at once must fit; a session's context is then what the\n" \
+    "test takes, where --ctx asks for no more."
 
 /* Numbers from min to max, separated by commas. */
 static status take_list(bench_list *out, const char *name, const char *list, uint32_t min, uint32_t max,
@@ -65,6 +67,8 @@ static status take_lists(bench_request *q, const list_texts *t, errmsg *e)
     if (q->n_repeat == 0) q->n_repeat = t->sessions != NULL ? REPEAT_SESSIONS_DEFAULT : REPEAT_DEFAULT;
     if (t->sessions == NULL && t->batch != NULL)
         return errmsg_set(e, ST_USAGE, "--batch is for --sessions N,N,..; see --help");
+    if (t->sessions == NULL && q->n_beside > 0)
+        return errmsg_set(e, ST_USAGE, "--beside is for --sessions N,N,..; see --help");
     if (t->sessions == NULL && q->n_prompt == 0 && q->n_generate == 0)
         return errmsg_set(e, ST_USAGE, "-p 0 and -n 0 leave nothing to measure");
     if (t->sessions == NULL) return ST_OK;
@@ -157,6 +161,10 @@ int cmd_bench(int argc, char **argv)
          "with --sessions: of how many sessions a walk takes rows at most, for each of these; 0: all, "
          "shared out to the stages. Default: 0",
          &lists.batch, 0, 0},
+        {"beside", 0, OPTION_U32, "N",
+         "with --sessions: then also how long they wait for tokens while another one reads a prompt of N "
+         "tokens. Default: 0, not",
+         &q.n_beside, 0, PLAN_CTX_MAX},
         {"repeat", 'r', OPTION_U32, "N", "measured repetitions. Default: 5, with --sessions 3", &q.n_repeat, 1,
          BENCH_REPEAT_MAX},
         {"output", 'o', OPTION_TEXT, "FORMAT", "md, csv or json. Default: md", &word, 0, 0},

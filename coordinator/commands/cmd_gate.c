@@ -28,7 +28,8 @@
     "  spec       plain decode = drafts verified, any depth, greedy and sampled\n"                  \
     "  prime      a prompt in one piece = in chunks of any sizes, forked, truncated\n"             \
     "  transport  bytes sent = bytes received: every edge, both slots\n"                           \
-    "  recovery   sessions undisturbed = while stages are killed at random moments\n"              \
+    "  recovery   sessions undisturbed = while stages are killed, stopped and hung at random\n"     \
+    "             moments: while prompts are primed, drafts verified, others replaced\n"            \
     "Counters must show that each mechanism ran: rows, bytes and crossings of every boundary,\n"   \
     "chunks, probes, stages that met inside their layers. With no --stages and --splits a small\n" \
     "model is walked at every set of cuts. Lines are TAP.\n\n"                                     \
@@ -138,7 +139,8 @@ int cmd_gate(int argc, char **argv)
         {"decode", 'n', OPTION_U32, "N",
          "steps each of greedy and sampled decode; three times as many deferred, 24 at least.\nDefault: 8",
          &n_decode, 1, DECODE_MAX},
-        {"kills", 0, OPTION_U32, "N", "recovery: stages killed, over all numbers of stages. Default: 30",
+        {"kills", 0, OPTION_U32, "N", "recovery: stages lost, over all numbers of stages: by\nSIGKILL, of ten one each by SIGSTOP and "
+         "by hanging, as the seed says. Default: 30",
          &n_kills, 1, KILLS_MAX},
         {"draft-model", 0, OPTION_TEXT, "FILE",
          "spec: the model that drafts in the arms where one does. Default: the model itself", &draft_path, 0,

@@ -15,7 +15,8 @@
 #define ABOUT                                                                                      \
     "Prints where the model would be cut, and per stage its device, layers and bytes\n"            \
     "(weights, KV cache, scratch, the boundary slots it receives through, host memory of\n"        \
-    "its own with what any process takes), what the coordinator needs, and what is free.\n"        \
+    "its own with what any process takes), for each GPU all that its stages take there at\n"      \
+    "their peak, what the coordinator needs, and what is free.\n"                                 \
     "Nothing is started or allocated, also for a model that is only a --shape. Exit code 4: it\n"  \
     "does not fit. Weights are used from the file's mapping; the rest is allocated."
 
@@ -65,7 +66,7 @@ static status print_gpus(const plan *p, const gpu_list *gpus, errmsg *e)
         char a[OUTPUT_BYTES_TEXT], b[OUTPUT_BYTES_TEXT];
         uint64_t need = placement_gpu_bytes(p, gpus, gpus->at[i].ordinal);
         if (need == 0) continue;
-        TRY(output_line(e, "cuda:%u: at least %s, free: %s", gpus->at[i].ordinal,
+        TRY(output_line(e, "cuda:%u: %s, free: %s", gpus->at[i].ordinal,
                         output_bytes(a, need), output_bytes(b, gpus->at[i].memory_free_bytes)));
     }
     return ST_OK;
@@ -98,12 +99,13 @@ static status print_table(const preview *v, const doors *doors_, const gpu_list 
 static json_t *stage_json(const stage_plan *s, uint32_t i)
 {
     char device[INVENTORY_DEVICE_TEXT];
-    return json_pack("{s:i, s:s, s:[ii], s:I, s:I, s:I, s:I, s:I, s:I}", "stage", (int)i, "device",
+    return json_pack("{s:i, s:s, s:[ii], s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "stage", (int)i, "device",
                      inventory_device_text(device, s->device), "layers", (int)s->layer_begin,
                      (int)s->layer_end, "weights_bytes", (json_int_t)s->weights_bytes, "kv_bytes",
                      (json_int_t)s->kv_bytes, "scratch_bytes", (json_int_t)s->scratch_bytes,
                      "slots_bytes", (json_int_t)s->slots_bytes, "host_bytes",
-                     (json_int_t)s->host_bytes, "process_bytes", (json_int_t)s->process_bytes);
+                     (json_int_t)s->host_bytes, "process_bytes", (json_int_t)s->process_bytes,
+                     "device_bytes", (json_int_t)s->device_bytes);
 }
 
 /* The model that drafts, one stage of its own. */
@@ -180,7 +182,7 @@ static status make_plan(common_options *c, const char *draft_path, errmsg *e)
     const draft_option *beside = draft_path != NULL ? &draft : NULL;
     errmsg fit = {0};
     gpu_list gpus;
-    TRY_DONE(s, placement_resolve(&c->doors, &gpus, e));
+    TRY_DONE(s, placement_resolve(&c->doors, &gpus, c->stage_program, e));
     TRY_DONE(s, preview_open(&v, c, e));
     if (beside != NULL) TRY_DONE(s, draft_option_look(&draft, draft_path, c, &v, e));
     uint64_t free_bytes = inventory_memory_available();

@@ -169,7 +169,12 @@ static status print_run(const json_t *j, errmsg *e)
     {
         if (json_is_string(json_object_get(item, "last_fault")))
             TRY(clean_line(e, "last fault: %s", text_of(item, "last_fault")));
+        if (number_of(item, "bad_messages") > 0)
+            TRY(clean_line(e, "stage %" PRId64 ": %" PRId64 " messages failed their check and were dropped",
+                           number_of(item, "stage"), number_of(item, "bad_messages")));
     }
+    if (number_of(j, "poisoned") > 0)
+        TRY(clean_line(e, "sessions ended by NaN or infinity: %" PRId64, number_of(j, "poisoned")));
     const json_t *boundaries = json_object_get(j, "boundaries");
     if (json_array_size(boundaries) == 0) return ST_OK;
     TRY(output_line(e, "%-9s %-10s %-8s %-9s %-12s %s", "boundary", "transport", "signal", "rows",

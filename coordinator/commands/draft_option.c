@@ -13,11 +13,11 @@ static const char *name_of(const char *path)
 }
 
 /* One stage where the last of those is; no faults but its own. */
-static status doors_beside(doors *out, const doors *main, errmsg *e)
+static status doors_beside(doors *out, const doors *main, const char *stage_program, errmsg *e)
 {
     doors d = *main;
     gpu_list gpus;
-    TRY(placement_resolve(&d, &gpus, e));
+    TRY(placement_resolve(&d, &gpus, stage_program, e));
     *out = doors_default();
     if (d.n_devices == 0) return ST_OK;
     out->n_devices = 1;
@@ -33,7 +33,7 @@ status draft_option_look(draft_option *out, const char *path, const common_optio
     own->model = path;
     own->model_fd = 0;
     own->model_is_demo = false;
-    TRY(doors_beside(&own->doors, &c->doors, e));
+    TRY(doors_beside(&own->doors, &c->doors, c->stage_program, e));
     own->plan = (plan_request){.n_ctx = main->plan->n_ctx,
                                .n_sessions = main->plan->n_sessions + 1,
                                .kv_type = main->plan->kv_type};

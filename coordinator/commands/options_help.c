@@ -142,6 +142,6 @@ void options_help(const char *usage, const char *about, const option *own, uint3
     }
     printf(
         "\nExit codes: 0 done, 1 a check is red, 2 usage or door, 3 model file, 4 resources "
-        "(memory,\ndevice, file, context), 5 a stage was lost, 128+n ended by signal n (141: the "
-        "reader of\nstandard output went away).\n");
+        "(memory,\ndevice, file, context), 5 a stage was lost, 7 NaN or infinity in a hidden state or "
+        "in logits,\n128+n ended by signal n (141: the reader of standard output went away).\n");
 }

@@ -131,6 +131,10 @@ static status on_message(pipeline *p, uint32_t s, const void *frame, bool *faile
         *failed = true; /* without it the step would never end */
         if (!stepping || s + 1 != p->n_stages) return unexpected(s, frame, why);
         return schedule_result(p, h->seq, body, why);
+    case WIRE_POISONED:
+        *failed = true; /* without it the result that follows would not be believed */
+        if (!stepping || s + 1 != p->n_stages) return unexpected(s, frame, why);
+        return poison_found(p, body, why);
     case WIRE_FAULT: {
         const wire_fault *f = body;
         status code = f->code == ST_OK ? ST_PROTOCOL : (status)f->code;
@@ -151,12 +155,13 @@ static status on_message(pipeline *p, uint32_t s, const void *frame, bool *faile
     return recover_message(p, s, frame) ? ST_OK : unexpected(s, frame, why);
 }
 
-/* One message of stage s is not as it should be: dropped, but not for ever. */
+/* One message of stage s is not as it should be: counted, named and dropped, but not for ever. Before
+ * its HELLO it is another build, which will not get better. */
 static status bad_message(pipeline *p, uint32_t s, const errmsg *why, errmsg *e)
 {
     stage_slot *t = &p->stage[s];
-    bool serving = p->phase == PHASE_READY || p->phase == PHASE_RECOVERING;
-    if (p->o.restarts == 0 || !serving || ++t->n_bad == BAD_MESSAGES_MAX)
+    t->n_bad_all++;
+    if (p->o.restarts == 0 || !t->hello || ++t->n_bad == BAD_MESSAGES_MAX)
         return recover_lost(p, s, why, e);
     log_warn("%s; dropped, number %u of this process (%u: it is replaced)", why->text, t->n_bad,
              BAD_MESSAGES_MAX);

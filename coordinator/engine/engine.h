@@ -68,17 +68,20 @@ typedef struct {
     bool empty;                 /* its KV is not what the steps in flight need: replay */
     bool mute;                  /* a message could not be sent to it */
     uint32_t n_bad;             /* messages of this incarnation that failed their check */
+    uint64_t n_bad_all;         /* of all incarnations */
     uint32_t n_replayed;        /* answers to the replay in hand */
     uint64_t applied_seq;       /* as it said when it was quiet */
     /* the loss in hand, and the losses so far */
     errmsg why;
     int lost_pid;
     uint64_t lost_ns, reaped_ns, start_at_ns;
+    uint64_t lost_limit_ns;     /* it had stood still for so long; 0: it ended */
     uint64_t lost_at_ns[RESTARTS_MAX]; /* the last ones, by number */
     uint64_t n_lost;
     /* supervision: what was seen last and for how long it has not changed */
     uint64_t seen_progress, seen_heartbeat;
     uint64_t still_progress_ns, still_heartbeat_ns;
+    uint64_t broken_limit_ns;   /* the limit that it was found to have passed; 0: none */
 } stage_slot;
 
 /* What a session asks for: tokens to append, results wanted. Owned by the caller that waits for it,
@@ -101,6 +104,7 @@ typedef struct request {
     bool finished, dropped;
     bool unreserved;            /* its KV blocks are still to be taken */
     bool restores;              /* session.restore: nobody waits for it */
+    errmsg why;                 /* it was ended with its session */
     generation *generation;     /* tokens are drawn and applied until it ends; the counts above are
                                  * not used then */
     pthread_cond_t done;
@@ -135,6 +139,7 @@ typedef struct {
     uint32_t rounds, n_drawn;
     uint32_t ahead;             /* rounds of it that were in flight before this step */
     bool dead;                  /* its live bit was cleared */
+    bool poisoned;              /* a generation's: the row after those that drew holds NaN */
     uint32_t token;             /* of the round in hand, as it came back, checked */
     uint32_t drawn[1 + GENERATE_DRAFT_MAX]; /* the same, of a step that verified */
 } flight_part;
@@ -214,6 +219,9 @@ struct session {
     uint64_t ticket, waits_since; /* order of arrival; admissions when it began to wait */
     uint64_t used;              /* when it was last asked for something */
     uint64_t counted;           /* batch.c: the last count, or choice, that has seen it */
+    bool poisoned;              /* a row in flight was found to hold NaN or infinity: */
+    wire_poisoned poison;       /* the one of the lowest position */
+    errmsg ended;               /* why it was ended; ST_OK: it goes on */
 };
 
 /* Rows that lost stages must know again, on their way (replay.c). */
@@ -299,7 +307,7 @@ struct pipeline {
     session *waiting;           /* those that wait for KV */
     struct opening *openings;   /* callers that wait for a free session */
     uint64_t n_tickets, n_admitted, n_uses;
-    uint64_t n_shared_rows, n_pauses, n_restored_rows;
+    uint64_t n_shared_rows, n_pauses, n_restored_rows, n_poisoned;
     bool *branch_used;          /* [n_sessions] */
     uint32_t *branch_generation;
     uint32_t next_session_id, n_sessions;
@@ -435,11 +443,25 @@ void schedule_withdraw(pipeline *p, generation *g);
 void schedule_end_all(pipeline *p); /* every request is finished, with p->failure */
 void schedule_release(pipeline *p);
 
+/* --- poison.c: sessions that hold NaN or infinity end -------------------------------------------------- */
+/* The last stage says that a row holds it. ST_PROTOCOL: no session that there is has such a row. */
+MUST_USE status poison_found(pipeline *p, const wire_poisoned *found, errmsg *e);
+/* Whether s has such a row at or below this position. */
+static inline bool poison_covers(const session *s, uint64_t position)
+{
+    return s->poisoned && s->poison.position <= position;
+}
+/* A step with rows of r, a request of s, has landed; its rows up to position `last` count. Whether s has
+ * ended, by one of them or before: r is then finished, if nothing more of it is in flight, and is
+ * not to be touched. */
+MUST_USE bool poison_ends(pipeline *p, session *s, request *r, uint64_t last);
+
 /* --- results.c: results in --------------------------------------------------------------------------- */
 MUST_USE status schedule_result(pipeline *p, uint64_t seq, const wire_result *r, errmsg *e);
 
 /* --- session.c: what the files of the API share; lock held ------------------------------------------- */
 MUST_USE status session_serves(const pipeline *p, errmsg *e); /* the pipeline's failure, if it has one */
+MUST_USE status session_goes_on(const session *s, errmsg *e); /* that, or why the session was ended */
 void session_quiet(session *s); /* wait until everything it asked for is done */
 
 /* --- generation.c: sessions that go on by themselves ----------------------------------------------- */

@@ -55,7 +55,7 @@ status generation_landed(generation *g, uint64_t position, uint32_t n_rows, bool
 static status check(const session *s, uint32_t token, const generate_limits *l, errmsg *e)
 {
     const pipeline *p = s->p;
-    TRY(session_serves(p, e));
+    TRY(session_goes_on(s, e));
     if (s->generating) return errmsg_set(e, ST_USAGE, "the session generates: close that first");
     if (token >= p->model->n_vocab) {
         return errmsg_set(e, ST_USAGE, "token %u is not in the vocabulary of %u", token,
@@ -120,10 +120,11 @@ status session_generate(session *s, uint32_t token, const generate_limits *l, ge
     return st;
 }
 
-/* Ended without an end of its own: the pipeline failed. Lock held. */
+/* Ended without an end of its own: its session was ended, or the pipeline failed. Lock held. */
 static status failed(const generation *g, errmsg *e)
 {
     if (!g->r.finished || g->end != GENERATE_RUNS) return ST_OK;
+    if (g->r.why.code != ST_OK) return errmsg_set(e, g->r.why.code, "%s", g->r.why.text);
     status st = session_serves(g->p, e);
     return st != ST_OK ? st : errmsg_set(e, ST_CLOSED, "the generation was ended");
 }

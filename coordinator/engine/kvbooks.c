@@ -83,6 +83,17 @@ static bool must_copy(const session *s, kv_class class, uint64_t position)
     return position % KV_BLOCK != 0 && s->p->pool[class].refs[t->block[t->n - 1]] > 1;
 }
 
+/* A free block, which is there; wiped first where it may hold what a poisoned session wrote. Room for
+ * that operation too. */
+static uint32_t take(const session *s, kv_class class)
+{
+    kvpool *pool = &s->p->pool[class];
+    uint32_t block = kvpool_take(pool);
+    CHECK(block != UINT32_MAX);
+    if (kvpool_untaint(pool, block)) kvbooks_put(s, KV_WIPE, class, block, 0, 0);
+    return block;
+}
+
 /* The table covers the positions below `end`, and what the next one lies in is its own. The blocks
  * and the room for their operations are there. */
 static void grow(session *s, kv_class class, uint64_t position, uint64_t end)
@@ -90,15 +101,14 @@ static void grow(session *s, kv_class class, uint64_t position, uint64_t end)
     session_table *t = &s->table[class];
     kvpool *pool = &s->p->pool[class];
     if (end > position && must_copy(s, class, position)) {
-        uint32_t old = t->block[t->n - 1], fresh = kvpool_take(pool);
+        uint32_t old = t->block[t->n - 1], fresh = take(s, class);
         kvbooks_put(s, KV_COPY, class, fresh, old, (uint32_t)(position % KV_BLOCK));
         kvbooks_put(s, KV_ALLOC, class, t->n - 1, fresh, 0);
         kvpool_drop(pool, old);
         t->block[t->n - 1] = fresh;
     }
     for (; t->n < blocks_of(end); t->n++) {
-        t->block[t->n] = kvpool_take(pool);
-        CHECK(t->block[t->n] != UINT32_MAX);
+        t->block[t->n] = take(s, class);
         kvbooks_put(s, KV_ALLOC, class, t->n, t->block[t->n], 0);
     }
 }
@@ -160,7 +170,7 @@ status kvbooks_reserve(session *s, uint64_t from, uint64_t end, errmsg *e)
     if (!make_free(p, n_new + copies)) return no_blocks(&p->pool[KV_CLASS_GLOBAL], n_new + copies, e);
     uint32_t share = window_share(p, end);
     if (share > s->n_window_reserved) TRY(window_left(p, share - s->n_window_reserved, e));
-    TRY(kvbooks_room(p, n_new + 2, e));
+    TRY(kvbooks_room(p, 2 * n_new + 3, e));
     window_set(s, end);
     grow(s, KV_CLASS_GLOBAL, from, end);
     return ST_OK;
@@ -220,7 +230,7 @@ status kvbooks_slide(session *s, uint64_t position, uint32_t n_rows, errmsg *e)
     session_table *t = &s->table[KV_CLASS_WINDOW];
     uint64_t end = blocks_of(position + n_rows);
     if (p->n_pools <= KV_CLASS_WINDOW) return ST_OK;
-    TRY(kvbooks_room(p, end > t->n ? end - t->n + 3 : 3, e));
+    TRY(kvbooks_room(p, (end > t->n ? 2 * (end - t->n) : 0) + 4, e));
     if (end > (uint64_t)t->first + p->window_blocks) {
         release(s, (uint32_t)(end - p->window_blocks));
         CHECK(!kvbooks_window_gone(s, position));
@@ -256,8 +266,7 @@ static void fork_table(const session *s, session *to, kv_class class)
     }
     t->n = n_whole;
     if (rest > 0) {
-        uint32_t fresh = kvpool_take(pool);
-        CHECK(fresh != UINT32_MAX);
+        uint32_t fresh = take(to, class);
         kvbooks_put(to, KV_COPY, class, fresh, from->block[n_whole], rest);
         kvbooks_put(to, KV_ALLOC, class, n_whole, fresh, 0);
         t->block[t->n++] = fresh;
@@ -311,6 +320,18 @@ status kvbooks_can_renew(const session *s, uint64_t n, errmsg *e)
     for (uint32_t i = 0; i < t->n; i++)
         n_free += pool->refs[t->block[i]] == 1;
     return blocks_of(n) <= n_free ? ST_OK : no_blocks(pool, blocks_of(n) - n_free, e);
+}
+
+void kvbooks_taint(session *s)
+{
+    pipeline *p = s->p;
+    for (uint32_t k = 0; k < p->n_pools; k++) {
+        const session_table *t = &s->table[k];
+        for (uint32_t i = t->first; i < t->n; i++) kvpool_taint(&p->pool[k], t->block[i]);
+        for (uint32_t i = t->first; k == KV_CLASS_GLOBAL && i < t->n; i++)
+            prefix_forget(&p->prefixes, t->block[i]);
+    }
+    s->n_links = 0;
 }
 
 void kvbooks_drop(session *s)

@@ -48,7 +48,7 @@ MUST_USE status kvbooks_slide(session *s, uint64_t position, uint32_t n_rows, er
 MUST_USE status kvbooks_can_fork(const session *s, errmsg *e);
 /* to, an open session without blocks, gets s's up to s->position; the last, partly filled ones are
  * copied. After kvbooks_can_fork, with room for KVBOOKS_FORK_OPS operations. */
-#define KVBOOKS_FORK_OPS (3u * KV_POOLS)
+#define KVBOOKS_FORK_OPS (4u * KV_POOLS)
 void kvbooks_fork(const session *s, session *to);
 
 /* Forget positions >= n. ST_RESOURCES: no memory for the operations; nothing has changed. */
@@ -59,6 +59,10 @@ bool kvbooks_window_gone(const session *s, uint64_t n);
 
 /* There are blocks for n positions once s has let go of its own. ST_RESOURCES. */
 MUST_USE status kvbooks_can_renew(const session *s, uint64_t n, errmsg *e);
+
+/* What s holds is not to be read by others: its blocks are wiped when they are taken again, whoever lets
+ * go of them last, and nobody new takes them over. */
+void kvbooks_taint(session *s);
 
 /* Let go of everything. */
 void kvbooks_drop(session *s);

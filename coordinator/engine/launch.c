@@ -88,7 +88,7 @@ status launch_one(pipeline *p, uint32_t s, errmsg *e)
     t->hello = t->loaded = t->probed = t->mute = false;
     t->n_bad = 0;
     t->loaded_ns = 0;
-    t->still_progress_ns = t->still_heartbeat_ns = 0;
+    t->still_progress_ns = t->still_heartbeat_ns = t->broken_limit_ns = 0;
     snprintf(t->endpoint, sizeof t->endpoint, "ipc://%s/s%u.%u", p->dir.path, s, t->epoch);
     TRY(make_socket(p, ZMQ_PAIR, t->endpoint, &t->socket, e));
     char stage_text[12], epoch_text[12], death_text[12], block_text[12], log_text[12];

@@ -63,7 +63,7 @@ static status open_model(pipeline *p, uint64_t *in_memory, errmsg *e)
 static status read_and_plan(pipeline *p, errmsg *e)
 {
     TRY(doors_unsplit(&p->doors, p->doors.n_stages, e));
-    TRY(placement_resolve(&p->doors, &p->gpus, e));
+    TRY(placement_resolve(&p->doors, &p->gpus, p->o.stage_program, e));
     uint64_t in_memory;
     TRY(open_model(p, &in_memory, e));
     p->model = malloc(sizeof *p->model);
@@ -235,6 +235,14 @@ void pipeline_drafts(const pipeline *p, draft_counts *out)
     pthread_mutex_lock(lock);
     *out = p->verify.counts;
     pthread_mutex_unlock(lock);
+}
+
+void pipeline_ask_faults(pipeline *p, uint32_t stage_i)
+{
+    pthread_mutex_lock(&p->lock);
+    CHECK(stage_i < p->n_stages);
+    atomic_store(&p->block->stage[stage_i].asked, p->stage[stage_i].epoch);
+    pthread_mutex_unlock(&p->lock);
 }
 
 uint64_t pipeline_recoveries(const pipeline *p, uint64_t from, recovery_record *out, uint32_t max)

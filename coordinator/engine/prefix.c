@@ -80,7 +80,7 @@ bool prefix_enter(prefix_table *t, uint32_t block, prefix_link parent, const uin
     return true;
 }
 
-static void forget(prefix_table *t, uint32_t block)
+static void let_go(prefix_table *t, uint32_t block)
 {
     prefix_link parent = t->entry[block].parent;
     uint32_t *at = &t->bucket[bucket_of(t, parent.serial, tokens_of(t, block))];
@@ -92,10 +92,15 @@ static void forget(prefix_table *t, uint32_t block)
     kvpool_drop(t->pool, block);
 }
 
+void prefix_forget(prefix_table *t, uint32_t block)
+{
+    if (t->n_entries > 0 && t->entry[block].serial != 0) let_go(t, block);
+}
+
 void prefix_forget_unheld(prefix_table *t)
 {
     for (uint32_t i = 0; t->n_entries > 0 && i < t->pool->n_blocks; i++)
-        if (t->entry[i].serial != 0 && t->pool->refs[i] == 1) forget(t, i);
+        if (t->entry[i].serial != 0 && t->pool->refs[i] == 1) let_go(t, i);
 }
 
 bool prefix_evict(prefix_table *t)
@@ -108,6 +113,6 @@ bool prefix_evict(prefix_table *t)
         if (oldest == NONE || x->used < t->entry[oldest].used) oldest = i;
     }
     if (oldest == NONE) return false;
-    forget(t, oldest);
+    let_go(t, oldest);
     return true;
 }

@@ -54,6 +54,9 @@ MUST_USE bool prefix_enter(prefix_table *t, uint32_t block, prefix_link parent,
  * that none follows. False: there is none. */
 MUST_USE bool prefix_evict(prefix_table *t);
 
+/* Forget this block, if it is entered: nobody finds it, nor what follows it, any more. */
+void prefix_forget(prefix_table *t, uint32_t block);
+
 /* Forget every block that nobody else holds, also those that others follow: what is left is in the
  * tables of open sessions. */
 void prefix_forget_unheld(prefix_table *t);

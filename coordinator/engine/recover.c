@@ -74,6 +74,7 @@ status recover_lost(pipeline *p, uint32_t s, const errmsg *why, errmsg *e)
     if (t->lost_pid == 0) {
         t->lost_pid = t->pid;
         t->lost_ns = now;
+        t->lost_limit_ns = t->broken_limit_ns;
         t->why = *why;
     }
     child_signal(&t->process, SIGKILL); /* what is to be replaced writes nothing more */
@@ -167,6 +168,7 @@ static void record(pipeline *p, uint32_t s, uint64_t now)
                                                                     .loaded_ns = t->loaded_ns,
                                                                     .attached_ns = p->attached_ns,
                                                                     .resumed_ns = now,
+                                                                    .limit_ns = t->lost_limit_ns,
                                                                     .replayed_rows = p->replay.n_rows,
                                                                     .through = p->replay.through,
                                                                     .why = t->why};

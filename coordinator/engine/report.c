@@ -68,6 +68,7 @@ void report_stage(const pipeline *p, uint32_t stage_i, stage_snapshot *out)
     memcpy(out->transport, t->met.transport, sizeof out->transport);
     memcpy(out->signal, t->met.signal, sizeof out->signal);
     out->n_lost = t->n_lost;
+    out->n_bad_messages = t->n_bad_all + word(&w->n_bad_messages);
     out->replacing = t->state != SLOT_RUNNING;
     snprintf(out->last_fault, sizeof out->last_fault, "%s", t->why.text);
 }
@@ -92,11 +93,12 @@ static json_t *stage_json(const pipeline *p, uint32_t s)
     report_stage(p, s, &t);
     double since_ns = (double)(now_ns() - p->stage[s].first_start_ns);
     double busy = since_ns > 0 ? (double)t.busy_ns / since_ns : 0;
-    return json_pack("{s:i, s:i, s:s, s:s, s:i, s:[i,i], s:i, s:o, s:I, s:I, s:f, s:f, s:I, s:I, s:I, s:I}",
+    return json_pack("{s:i, s:i, s:s, s:s, s:i, s:[i,i], s:i, s:o, s:I, s:I, s:I, s:f, s:f, s:I, s:I, s:I, s:I}",
                      "stage", (int)s, "pid", t.pid, "device", t.device, "state",
                      stage_word(p, s, t.state), "epoch", (int)t.epoch,
                      "layers", (int)p->plan.stage[s].layer_begin, (int)p->plan.stage[s].layer_end,
-                     "restarts", (int)t.epoch - 1, "last_fault", text_json(t.last_fault), "steps", (json_int_t)t.n_steps, "rows",
+                     "restarts", (int)t.epoch - 1, "last_fault", text_json(t.last_fault),
+                     "bad_messages", (json_int_t)t.n_bad_messages, "steps", (json_int_t)t.n_steps, "rows",
                      (json_int_t)t.n_rows, "busy", busy, "idle", 1 - busy, "overlaps",
                      (json_int_t)t.n_overlaps, "weights_bytes", (json_int_t)t.weights_bytes, "kv_bytes",
                      (json_int_t)t.kv_bytes, "scratch_bytes", (json_int_t)t.scratch_bytes);
@@ -133,13 +135,13 @@ char *report_json(const pipeline *p)
         if (p->n_stages > 1) json_array_append_new(boundaries, boundary_json(p, s));
     }
     json_t *root = json_pack(
-        "{s:i, s:s, s:s, s:i, s:i, s:o, s:o, s:i, s:i, s:i, s:i, s:I, s:I, s:o, s:i}", "pid",
+        "{s:i, s:s, s:s, s:i, s:i, s:o, s:o, s:i, s:i, s:i, s:i, s:I, s:I, s:I, s:o, s:i}", "pid",
         (int)getpid(), "model", p->o.model_path, "state", phase_word(p->phase), "n_stages",
         (int)p->n_stages, "boundary_epoch", (int)p->edge_epoch, "stages", stages, "boundaries",
         boundaries, "sessions", (int)p->n_sessions, "kv_blocks_used",
         (int)p->pool[KV_CLASS_GLOBAL].n_used, "kv_blocks", (int)p->pool[KV_CLASS_GLOBAL].n_blocks,
         "kv_blocks_cached", (int)p->prefixes.n_entries, "pauses", (json_int_t)p->n_pauses,
-        "shared_rows", (json_int_t)p->n_shared_rows, "journal", journal_json(p), "steps_in_flight",
+        "shared_rows", (json_int_t)p->n_shared_rows, "poisoned", (json_int_t)p->n_poisoned, "journal", journal_json(p), "steps_in_flight",
         (int)p->n_flights);
     if (root != NULL && p->failure.code != ST_OK)
         json_object_set_new(root, "failure", json_string_nocheck(p->failure.text));

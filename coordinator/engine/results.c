@@ -18,12 +18,7 @@ static status check_result(const pipeline *p, const flight *f, const session *s,
                           "%llu is not its",
                           last, (unsigned long long)f->seq, s->id, (unsigned long long)position);
     }
-    if (row_status == ST_NAN) {
-        return errmsg_set(e, ST_NAN,
-                          "stage %u: NaN or infinity in the logits of session %u after position %llu",
-                          last, s->id, (unsigned long long)position);
-    }
-    if (row_status == ST_OK) return ST_OK;
+    if (row_status == ST_OK || (row_status == ST_NAN && poison_covers(s, position))) return ST_OK;
     return errmsg_set(e, ST_PROTOCOL, "stage %u: a result of session %u has status %u", last, s->id,
                       row_status);
 }
@@ -35,7 +30,7 @@ static status check_token(const pipeline *p, const session *s, uint32_t token, e
                       p->n_stages - 1, token, s->id, p->results.n_vocab);
 }
 
-/* The token that the branch's ring has for this position. */
+/* The token that the branch's ring has for this position; TOKEN_NONE: the row is poisoned. */
 static status ring_token(const pipeline *p, const flight *f, const session *s, uint64_t position,
                          uint32_t *token, errmsg *e)
 {
@@ -43,7 +38,8 @@ static status ring_token(const pipeline *p, const flight *f, const session *s, u
     uint64_t commit = atomic_load_explicit(&t->commit, memory_order_acquire);
     *token = t->token;
     TRY(check_result(p, f, s, position, commit, t->status, e));
-    return check_token(p, s, *token, e);
+    if (t->status == ST_NAN) *token = TOKEN_NONE;
+    return t->status == ST_NAN ? ST_OK : check_token(p, s, *token, e);
 }
 
 /* A result, before anything of its step is taken: nothing is believed unseen. */
@@ -57,7 +53,7 @@ static status check_row(const pipeline *p, const flight *f, flight_result *x, er
     uint64_t commit = atomic_load_explicit(&row->commit, memory_order_acquire);
     x->token = row->token;
     TRY(check_result(p, f, s, position, commit, row->status, e));
-    bool drawn = r->want_sample && x->row + 1 == r->n_tokens;
+    bool drawn = r->want_sample && x->row + 1 == r->n_tokens && row->status == ST_OK;
     return drawn ? check_token(p, s, x->token, e) : ST_OK;
 }
 
@@ -84,6 +80,7 @@ static status check_tokens(const pipeline *p, flight *f, uint32_t g, errmsg *e)
         flight_part *part = &f->part[k];
         if (part->dead) continue;
         TRY(ring_token(p, f, part->r->session, part->first + part->n_drawn, &part->token, e));
+        part->poisoned = part->token == TOKEN_NONE;
     }
     return ST_OK;
 }
@@ -92,6 +89,7 @@ static void take_tokens(flight *f, uint32_t g)
 {
     for (uint32_t k = group_begin(f, g); k < f->group_end[g]; k++) {
         flight_part *part = &f->part[k];
+        part->dead = part->dead || part->poisoned;
         if (part->dead) continue;
         uint64_t position = part->first + part->n_drawn++;
         part->dead = generation_drew(part->r->generation, position, part->token) ||
@@ -103,12 +101,13 @@ static void take_tokens(flight *f, uint32_t g)
 static status check_drafts(const pipeline *p, const flight *f, errmsg *e)
 {
     for (uint32_t k = 0; k < f->n_parts; k++) {
-        const flight_part *part = &f->part[k];
+        flight_part *part = &f->part[k];
         const generation *g = part->r->generation;
         bool right = true;
         for (uint32_t i = 0; i < part->n_rows && right; i++) {
-            uint32_t *token = &f->part[k].drawn[i];
+            uint32_t *token = &part->drawn[i];
             TRY(ring_token(p, f, part->r->session, part->first + i, token, e));
+            part->poisoned = *token == TOKEN_NONE;
             right = i + 1 < part->n_rows && *token == g->guesses.token[i];
         }
     }
@@ -121,6 +120,8 @@ static void take_drafts(flight *f)
         flight_part *part = &f->part[k];
         generation *g = part->r->generation;
         while (!part->dead) {
+            part->dead = part->poisoned && part->drawn[part->n_drawn] == TOKEN_NONE;
+            if (part->dead) break;
             uint32_t i = part->n_drawn++;
             part->dead = generation_drew(g, part->first + i, part->drawn[i]) ||
                          part->n_drawn == part->n_rows || part->drawn[i] != g->guesses.token[i];
@@ -142,7 +143,6 @@ static status land_generation(pipeline *p, flight *f, uint32_t part_i, errmsg *e
     flight_part *part = &f->part[part_i];
     session *s = part->r->session;
     bool ended;
-    part->r->n_steps--;
     s->steps += part->n_drawn;
     if (f->after != NULL) {
         if (part->r->generation->end == GENERATE_RUNS) return ST_OK; /* its row has gone on */
@@ -173,6 +173,13 @@ static void mirror_flight(pipeline *p, const flight *f)
     }
 }
 
+/* The position of the last row of the part that counts. */
+static uint64_t last_position(const flight *f, const flight_part *part)
+{
+    if (!flight_generates(f)) return part->r->first_position + part->first + part->n_rows - 1;
+    return part->first + part->n_drawn - !part->poisoned; /* n_drawn 0: only if it is poisoned */
+}
+
 static void trace_step(const pipeline *p, const flight *f)
 {
     if (p->trace == NULL) return;
@@ -187,6 +194,17 @@ static void trace_step(const pipeline *p, const flight *f)
                              .of = f->prime ? TRACE_PROMPT : f->verify ? TRACE_VERIFY : TRACE_DECODE});
 }
 
+/* What a round takes while the step runs: what was before it in the pipe, the chunks of a prompt, is not
+ * its own. Of one round there is only a bound. */
+static void measure_round(pipeline *p, const flight *f)
+{
+    uint64_t now = now_ns();
+    if (f->rounds > 1)
+        p->round_ns = (now - f->first_round_ns) / (f->rounds - 1) + 1;
+    else if (p->round_ns == 0 || now - f->issued_ns < p->round_ns)
+        p->round_ns = now - f->issued_ns;
+}
+
 /* Every row of it is back. */
 static status land(pipeline *p, flight *f, errmsg *e)
 {
@@ -195,17 +213,21 @@ static status land(pipeline *p, flight *f, errmsg *e)
     f->seq = 0;
     p->n_flights--;
     p->n_ops_landed = f->ops_end;
+    if (f->free_running) measure_round(p, f);
     if (flight_generates(f)) verify_landed(p, f);
     for (uint32_t k = 0; k < f->n_parts; k++) {
         request *r = f->part[k].r;
         if (r == NULL) continue;
         r->session->n_steps--;
+        r->n_steps--;
+        uint64_t last = last_position(f, &f->part[k]);
+        if (f->after != NULL && poison_covers(r->session, last)) sequel_leave(f->after, k);
+        if (poison_ends(p, r->session, r, last)) continue;
         if (flight_generates(f)) {
             TRY(land_generation(p, f, k, e));
             continue;
         }
         r->n_done += f->part[k].n_rows;
-        r->n_steps--;
         kvbooks_offer(r->session, r->first_position + r->n_done);
         if (r->n_done == r->n_tokens) schedule_finish(p, r);
     }

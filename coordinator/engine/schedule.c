@@ -382,8 +382,8 @@ void schedule_end_all(pipeline *p)
         for (uint32_t k = 0; f->seq != 0 && k < f->n_parts; k++) {
             request *r = f->part[k].r;
             if (r == NULL || --r->n_steps > 0) continue;
-            if (flight_generates(f)) schedule_remove_first(r->session);
-            if (flight_generates(f) || r->n_issued == r->n_tokens) schedule_finish(p, r);
+            if (r->session->first == r && r->generation != NULL) schedule_remove_first(r->session);
+            if (r->generation != NULL || r->why.code != ST_OK || r->n_issued == r->n_tokens) schedule_finish(p, r);
         }
         f->seq = 0;
     }

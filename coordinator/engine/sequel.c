@@ -3,7 +3,7 @@
  *
  * So it is for the same generations, in the same groups, for as long as nobody else wants anything: who
  * would join, or leave, or has a prompt, lets the last such step come to its end. A generation that ends
- * in the step before has a dead row in the sequel, which belongs to nobody any more. */
+ * in the step before, or is ended, has a dead row in the sequel, which belongs to nobody any more. */
 #include "coordinator/engine/engine.h"
 
 #include <string.h>
@@ -23,7 +23,7 @@ static flight *last_free_running(pipeline *p)
 /* Rounds that may follow those of the part; 0: its row is not to go on. */
 static uint64_t rounds_after(const flight *k, const flight_part *part)
 {
-    if (part->r == NULL || part->rounds < k->rounds) return 0;
+    if (part->r == NULL || part->poisoned || part->rounds < k->rounds) return 0;
     const generation *g = part->r->generation;
     if (g->end != GENERATE_RUNS || g->cancelled) return 0;
     uint64_t left = generation_rounds_left(g), flying = part->rounds - part->n_drawn;

@@ -12,6 +12,20 @@ status session_serves(const pipeline *p, errmsg *e)
     return errmsg_set(e, p->failure.code, "%s", p->failure.text);
 }
 
+status session_goes_on(const session *s, errmsg *e)
+{
+    TRY(session_serves(s->p, e));
+    return s->ended.code == ST_OK ? ST_OK : errmsg_set(e, s->ended.code, "%s", s->ended.text);
+}
+
+status session_check(const session *s, errmsg *e)
+{
+    pthread_mutex_lock(&s->p->lock);
+    status st = session_goes_on(s, e);
+    pthread_mutex_unlock(&s->p->lock);
+    return st;
+}
+
 /* --- open, fork, truncate, drop ---------------------------------------------------------------------- */
 
 /* A caller that waits for a free session; on its stack. */
@@ -125,7 +139,7 @@ void session_quiet(session *s)
 static status fork_locked(session *s, session **out, errmsg *e)
 {
     pipeline *p = s->p;
-    TRY(session_serves(p, e));
+    TRY(session_goes_on(s, e));
     const session_options o = {s->sampler, s->priority, s->wait, s->share};
     if (!s->paused) TRY(kvbooks_can_fork(s, e));
     TRY(kvbooks_room(p, 1 + KVBOOKS_FORK_OPS, e));
@@ -198,7 +212,7 @@ static status check_tokens(const pipeline *p, const uint32_t *tokens, uint64_t n
 static status submit(session *s, request *r, errmsg *e)
 {
     pipeline *p = s->p;
-    TRY(session_serves(p, e));
+    TRY(session_goes_on(s, e));
     if (s->generating) return errmsg_set(e, ST_USAGE, "the session generates: close that first");
     TRY(check_tokens(p, r->tokens, r->n_tokens, e));
     if (r->n_tokens > p->plan.n_ctx - s->position) {
@@ -227,6 +241,7 @@ static status wait_done(pipeline *p, request *r, errmsg *e)
     while (!r->finished) pthread_cond_wait(&r->done, &p->lock);
     pthread_cond_destroy(&r->done);
     if (r->n_done == r->n_tokens) return ST_OK;
+    if (r->why.code != ST_OK) return errmsg_set(e, r->why.code, "%s", r->why.text);
     return session_serves(p, e) != ST_OK ? p->failure.code : errmsg_set(e, ST_CLOSED, "the request was ended");
 }
 
@@ -290,7 +305,7 @@ status session_truncate(session *s, uint64_t n, errmsg *e)
     pipeline *p = s->p;
     pthread_mutex_lock(&p->lock);
     session_quiet(s);
-    status st = session_serves(p, e);
+    status st = session_goes_on(s, e);
     if (st == ST_OK && n > s->position) {
         st = errmsg_set(e, ST_USAGE, "cannot truncate a session of %llu positions to %llu",
                         (unsigned long long)s->position, (unsigned long long)n);

@@ -116,10 +116,11 @@ static bool has_work(const pipeline *p, uint32_t s, const stage_words *w)
 }
 
 /* One line about stage s that stands still. */
-static status standing(const pipeline *p, uint32_t s, const char *what, uint64_t still_ns,
-                       uint64_t limit_ns, const char *flag, errmsg *e)
+static status standing(pipeline *p, uint32_t s, const char *what, uint64_t still_ns, uint64_t limit_ns,
+                       const char *flag, errmsg *e)
 {
-    const stage_slot *t = &p->stage[s];
+    stage_slot *t = &p->stage[s];
+    t->broken_limit_ns = limit_ns;
     int stop = child_stopped_by(&t->process);
     char stopped[48] = "";
     if (stop != 0) snprintf(stopped, sizeof stopped, "; it is stopped by SIG%s", sigabbrev_np(stop));

@@ -353,10 +353,8 @@ static void book(pipeline *p, const flight *f, uint32_t n_drawn, uint64_t now)
 
 void verify_landed(pipeline *p, const flight *f)
 {
-    uint64_t now = now_ns(), landed = p->verify.landed_ns;
+    uint64_t now = now_ns();
     uint32_t n_right = 0, n_drawn = 0;
-    if (f->free_running)
-        p->round_ns = (now - (f->issued_ns > landed ? f->issued_ns : landed)) / f->rounds;
     for (uint32_t k = 0; k < f->n_parts; k++) {
         if (f->part[k].r == NULL) continue;
         generation *g = f->part[k].r->generation;

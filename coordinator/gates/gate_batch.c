@@ -8,15 +8,19 @@
  *
  *   together            all doors open
  *   together, one slot  without MEMRA_PP_OVERLAP
+ *   sharing prefixes    the KV blocks of what their prompts begin with, which a session before them has
+ *                       walked; where that fills a block, and no layer has a window
  *
  * Beside rows and crossings, counters must show steps that carried rows of several sessions, of
- * prompts and of decode, and rounds beyond a step's first. */
+ * prompts and of decode, rounds beyond a step's first, and, where blocks are shared, positions that
+ * were taken over: so many rows fewer are walked. */
 #include "common/clock.h"
 #include "coordinator/commands/random_tokens.h"
 #include "coordinator/gates/gate_count.h"
 #include "coordinator/gates/gate_pipe.h"
 #include "coordinator/gates/gate_record.h"
 #include "coordinator/gates/gate_run.h"
+#include "kernels/backend.h"
 
 #include <pthread.h>
 #include <stdlib.h>
@@ -27,7 +31,8 @@
 
 typedef struct {
     const gate_context *g;
-    uint32_t *tokens;                     /* [n_prompt + GATE_SESSIONS]: each prompt begins one later */
+    uint32_t *tokens;                     /* [GATE_SESSIONS, n_prompt]: the prompts, and on */
+    uint32_t n_shared;                    /* of these all prompts begin with the same */
     uint32_t n_prompt[GATE_SESSIONS], n_generate[GATE_SESSIONS];
     uint64_t n_rows;                      /* of all sessions */
     gate_record reference, got;           /* the steps: GATE_SESSIONS * n_decode rows */
@@ -40,6 +45,8 @@ typedef struct {
     bool one_by_one;   /* session after session */
     bool stepped;      /* generations step by step */
     bool swapped;      /* two sessions have each other's prompts */
+    bool sharing;      /* prefixes, after a session has walked what they begin with */
+    bool closed;       /* that one shares, the others do not */
 } way;
 
 /* One session's thread. */
@@ -97,7 +104,7 @@ static status walk_session(walker *x, session *s, errmsg *e)
     work *w = x->w;
     uint32_t i = x->i, from = x->how->swapped && i < 2 ? 1 - i : i, next;
     uint32_t *drawn = drawn_of(w, w->tokens_got, i);
-    TRY(session_prime(s, w->tokens + from, w->n_prompt[i], NULL, &next, e));
+    TRY(session_prime(s, w->tokens + (uint64_t)from * w->g->n_prompt, w->n_prompt[i], NULL, &next, e));
     drawn[0] = next;
     for (uint32_t k = 0; k < w->g->n_decode; k++) {
         uint32_t row = row_of(w, i) + k;
@@ -111,12 +118,28 @@ static status walk_session(walker *x, session *s, errmsg *e)
 static void *walker_main(void *arg)
 {
     walker *x = arg;
-    sampler_params sampler = sampler_of(x->w, x->i);
+    session_options o = session_options_default();
     session *s;
-    x->result = session_open(x->p, &sampler, &s, &x->why);
+    o.sampler = sampler_of(x->w, x->i);
+    o.share = x->how->sharing && !x->how->closed;
+    x->result = session_open_with(x->p, &o, &s, &x->why);
     if (x->result == ST_OK) x->result = walk_session(x, s, &x->why);
     if (s != NULL) session_drop(s);
     return NULL;
+}
+
+/* What all prompts begin with, by a session that is gone when the others come. */
+static status walk_prefix(work *w, pipeline *p, errmsg *e)
+{
+    session_options o = session_options_default();
+    session *s;
+    o.share = true;
+    pipeline_forget_prefixes(p);
+    TRY(session_open_with(p, &o, &s, e));
+    status st = session_prime(s, w->tokens + (uint64_t)(GATE_SESSIONS - 1) * w->g->n_prompt, w->n_shared, NULL,
+                              NULL, e); /* the longest prompt begins with all of it */
+    session_drop(s);
+    return st;
 }
 
 /* All sessions into w->got. */
@@ -128,6 +151,7 @@ static status walk(work *w, pipeline *p, const way *how, errmsg *e)
     step_doors d = gate_doors(w->g, gate_chunk(w->g), true, !how->one_slot);
     pipeline_set_step_doors(p, &d);
     gate_record_clear(&w->got);
+    if (how->sharing) TRY(walk_prefix(w, p, e));
     for (uint32_t i = 0; i < GATE_SESSIONS; i++) {
         x[i] = (walker){.w = w, .p = p, .how = how, .i = i};
         if (!how->one_by_one) started[i] = pthread_create(&thread[i], NULL, walker_main, &x[i]) == 0;
@@ -158,35 +182,45 @@ static void compare_drawn(gate_arm *a, const work *w)
     }
 }
 
-static bool complete(const gate_arm *a)
+static bool complete(const gate_arm *a, const way *as)
 {
-    return a->batches > 0 && a->prime_batches > 0 && a->rounds > 0;
+    return (a->shared_rows > 0 || !as->sharing) && a->batches > 0 && a->prime_batches > 0 && a->rounds > 0;
+}
+
+static uint64_t shared_rows(const pipeline *p)
+{
+    schedule_snapshot s;
+    pipeline_schedule(p, &s);
+    return s.n_shared_rows;
 }
 
 static status arm_walk(work *w, pipeline *p, gate_arm *a, uint32_t n_stages, const way *how,
                        const way *as, errmsg *e)
 {
     uint64_t begin = now_ns();
-    bool hopeless = how->one_by_one || how->stepped;
+    bool hopeless = how->one_by_one || how->stepped || how->closed;
     while (gate_may_try(a, begin) && (!hopeless || a->tries < CANARY_TRIES)) {
         gate_counts before;
         gate_arm_again(a);
         gate_counts_take(&before, p);
+        uint64_t n_shared = shared_rows(p);
         TRY(walk(w, p, how, e));
+        a->shared_rows = shared_rows(p) - n_shared;
         gate_record_compare(a, &w->reference, &w->got, 0, w->got.n_rows);
         compare_drawn(a, w);
         gate_expect x = {.n_stages = n_stages,
                          .row_bytes = w->g->model.row_bytes,
-                         .rows = w->n_rows,
+                         .rows = w->n_rows + (as->sharing ? w->n_shared : 0) - a->shared_rows,
                          .free_running = true,
                          .slots = n_stages == 1 || as->one_slot ? SLOTS_FIRST_ONLY : SLOTS_BOTH};
         gate_counts_check(a, p, &before, &x);
-        if (complete(a)) return ST_OK;
+        if (complete(a, as)) return ST_OK;
     }
     if (a->green) {
         gate_arm_red(a, "%s, in %u tries",
-                     a->rounds == 0 ? "no step ran several rounds"
-                                    : "no step carried rows of several sessions",
+                     as->sharing && a->shared_rows == 0 ? "no session took over another's blocks"
+                     : a->rounds == 0                   ? "no step ran several rounds"
+                                                        : "no step carried rows of several sessions",
                      a->tries);
     }
     return ST_OK;
@@ -204,17 +238,30 @@ static status arm_run(work *w, pipeline *p, gate_arm *a, uint32_t n_stages, cons
 
 static const way together = {0};
 static const way one_slot = {.one_slot = true};
+static const way sharing = {.sharing = true};
+
+static bool can_share(const work *w, const pipeline *p)
+{
+    return w->n_shared >= KV_BLOCK && pipeline_model(p)->window == 0;
+}
 
 static status arms_run(void *ctx, pipeline *p, errmsg *e)
 {
     work *w = ctx;
     uint32_t n_stages = pipeline_plan(p)->cuts.n_stages;
-    const way *ways[] = {&together, &one_slot};
-    for (uint32_t i = 0; i < (n_stages > 1 ? 2 : 1); i++) {
+    const struct {
+        const char *name;
+        const way *how;
+        bool runs;
+    } arms[] = {{"together", &together, true},
+                {"together, one slot", &one_slot, n_stages > 1},
+                {"sharing prefixes", &sharing, can_share(w, p)}};
+    for (uint32_t i = 0; i < sizeof arms / sizeof *arms; i++) {
         gate_arm a;
-        gate_arm_begin(&a, "batch", "%s", i == 0 ? "together" : "together, one slot");
+        if (!arms[i].runs) continue;
+        gate_arm_begin(&a, "batch", "%s", arms[i].name);
         a.cuts = pipeline_plan(p)->cuts;
-        TRY(arm_run(w, p, &a, n_stages, ways[i], ways[i], e));
+        TRY(arm_run(w, p, &a, n_stages, arms[i].how, arms[i].how, e));
         gate_report_arm(w->g->report, &a);
     }
     return ST_OK;
@@ -265,6 +312,13 @@ static const canary canaries[] = {
     {.broken = "tokens are stepped one by one where sessions should generate",
      .how.stepped = true,
      .because = "no step ran several rounds"},
+    {.broken = "stage 0 flips one bit of what it sends of the prefix that all share",
+     .fault = "stage=0,at=prime,kind=corrupt",
+     .how.sharing = true,
+     .because = "differ"},
+    {.broken = "no session takes over what another has walked",
+     .how = {.sharing = true, .closed = true},
+     .because = "no session took over another's blocks"},
     {.broken = "one stage runs where several should", .one_stage = true, .because = "expected"},
 };
 
@@ -273,13 +327,15 @@ static status canary_run(work *w, const gate_cuts *c, const canary *k, errmsg *e
     gate_cuts one = gate_cuts_even(1);
     pipeline *p;
     gate_arm a;
-    gate_arm_begin(&a, "batch", "together");
+    gate_arm_begin(&a, "batch", k->how.sharing ? "sharing prefixes" : "together");
     gate_setup setup = {.fault = k->fault, .n_sessions = GATE_SESSIONS};
     TRY(gate_pipe_open(&p, w->g, k->one_stage ? &one : c, &setup, e));
     a.cuts = pipeline_plan(p)->cuts;
-    status s = arm_run(w, p, &a, c->n_stages, &k->how, &together, e);
+    bool runs = !k->how.sharing || can_share(w, p);
+    status s = ST_OK;
+    if (runs) s = arm_run(w, p, &a, c->n_stages, &k->how, k->how.sharing ? &sharing : &together, e);
     pipeline_close(p);
-    if (s == ST_OK) gate_report_canary(w->g->report, &a, k->broken, k->because);
+    if (s == ST_OK && runs) gate_report_canary(w->g->report, &a, k->broken, k->because);
     return s;
 }
 
@@ -294,8 +350,8 @@ static status canaries_run(void *ctx, const gate_cuts *c, errmsg *e)
 
 static status work_open(work *w, const gate_context *g, errmsg *e)
 {
-    uint32_t n_tokens = g->n_prompt + GATE_SESSIONS, burst = gate_burst(g);
-    *w = (work){.g = g};
+    uint32_t n_tokens = GATE_SESSIONS * g->n_prompt, burst = gate_burst(g);
+    *w = (work){.g = g, .n_shared = g->n_prompt * 3 / 4};
     for (uint32_t i = 0; i < GATE_SESSIONS; i++) {
         w->n_prompt[i] = 1 + (g->n_prompt - 1) * (i + 1) / GATE_SESSIONS;
         w->n_generate[i] = burst - burst * i / (2 * GATE_SESSIONS);
@@ -306,7 +362,12 @@ static status work_open(work *w, const gate_context *g, errmsg *e)
     w->tokens_got = calloc((uint64_t)GATE_SESSIONS * (1 + burst), sizeof *w->tokens);
     if (w->tokens == NULL || w->tokens_reference == NULL || w->tokens_got == NULL)
         return errmsg_set(e, ST_RESOURCES, "no memory for %u tokens", n_tokens);
-    random_tokens(w->tokens, n_tokens, g->model.n_vocab, g->seed);
+    for (uint32_t i = 0; i < GATE_SESSIONS; i++) {
+        uint32_t *prompt = w->tokens + (uint64_t)i * g->n_prompt;
+        uint32_t n_same = w->n_prompt[i] - 1 < w->n_shared ? w->n_prompt[i] - 1 : w->n_shared;
+        random_tokens(prompt, g->n_prompt, g->model.n_vocab, g->seed + 1 + i); /* the last is its own */
+        random_tokens(prompt, n_same, g->model.n_vocab, g->seed);
+    }
     uint32_t n_rows = GATE_SESSIONS * g->n_decode;
     TRY(gate_record_open(&w->reference, n_rows, g->model.n_vocab, e));
     return gate_record_open(&w->got, n_rows, g->model.n_vocab, e);

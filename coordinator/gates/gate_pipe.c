@@ -218,6 +218,7 @@ status gate_pipe_open(pipeline **out, const gate_context *g, const gate_cuts *c,
     if (o.plan.n_ctx == 0) o.plan.n_ctx = (uint32_t)gate_positions(g);
     o.restarts = setup->restarts;
     if (o.restarts > 0) o.restart_window_ms = 1; /* a gate's kills are no sign of anything */
+    if (setup->hang_ms != 0) o.hang_timeout_ms = least(o.hang_timeout_ms, setup->hang_ms);
     o.plan.n_sessions = setup->n_sessions == 0 ? 1 : setup->n_sessions;
     o.plan.n_chunk = setup->n_chunk == 0 ? g->n_prompt : setup->n_chunk;
     /* Every row of the prompt may be in flight: a chunk is never cut short for want of a result

@@ -20,6 +20,7 @@ typedef struct {
     uint32_t n_chunk;    /* rows of the largest step; 0: the gate's prompt */
     uint32_t n_sessions; /* 0: one */
     uint32_t restarts;   /* of a stage; 0: a lost stage is the arm's red */
+    uint32_t hang_ms;    /* at most so long may a stage stand still; 0: as asked */
 } gate_setup;
 
 #define GATE_CUTS_ALL_MAX    64u /* --stages N: all cuts of N while there are so few */

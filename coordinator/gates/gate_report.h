@@ -32,6 +32,7 @@ typedef struct {
     uint64_t rounds;                   /* groups walked in rounds after a step's first */
     uint64_t verifies;                 /* steps that verified drafts, over all stages */
     uint64_t drafted, accepted;        /* tokens */
+    uint64_t shared_rows;              /* positions taken over from other sessions, not walked */
 } gate_arm;
 
 typedef struct {

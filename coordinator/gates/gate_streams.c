@@ -1,6 +1,7 @@
 #include "coordinator/gates/gate_streams.h"
 
 #include "coordinator/commands/random_tokens.h"
+#include "coordinator/gates/gate_drafts.h"
 
 #include <stdlib.h>
 
@@ -8,11 +9,14 @@
 #define DEFERRED_ROWS 3u
 #define PIECE_MAX     48u
 #define GENERATE_MAX  60u /* tokens, fewer where the context has no room */
+#define DRAFT_DEPTH   4u
 
 typedef struct {
     const gate_context *g;
+    uint32_t i;
+    const gate_record *truth; /* NULL: not known */
     gate_record *out;
-    _Atomic uint64_t *n_tokens;
+    stream_counts *counts;
     uint32_t row; /* the next one of the record */
     uint64_t random;
     uint32_t *tokens; /* [n_prompt] */
@@ -40,15 +44,23 @@ static status step(stream *w, session *s, uint32_t *token, errmsg *e)
 {
     TRY(session_step(s, *token, gate_record_rows(w->out, w->row, 1), token, e));
     w->out->tokens[w->row++] = *token;
-    atomic_fetch_add(w->n_tokens, 1);
+    atomic_fetch_add(&w->counts->n_tokens, 1);
     return ST_OK;
+}
+
+static status prime(stream *w, session *s, const uint32_t *tokens, uint32_t n, float *logits, errmsg *e)
+{
+    atomic_fetch_add(&w->counts->n_priming, 1);
+    status st = session_prime(s, tokens, n, logits, NULL, e);
+    atomic_fetch_sub(&w->counts->n_priming, 1);
+    return st;
 }
 
 /* n tokens of no meaning, the last of which gives a row; *next: the token drawn after it. */
 static status prompt(stream *w, session *s, uint32_t n, uint32_t *next, errmsg *e)
 {
     random_tokens(w->tokens, n, w->g->model.n_vocab, random_next(&w->random));
-    TRY(session_prime(s, w->tokens, n - 1, NULL, NULL, e));
+    TRY(prime(w, s, w->tokens, n - 1, NULL, e));
     *next = w->tokens[n - 1];
     return step(w, s, next, e);
 }
@@ -59,25 +71,42 @@ static status decode(stream *w, session *s, uint32_t n, uint32_t *token, errmsg 
     return ST_OK;
 }
 
+/* Right at most places once the truth is known, of no meaning before. */
+static gate_drafts drafts_of(const stream *w, uint32_t *truth, uint32_t n_begin)
+{
+    uint32_t n = generate_rows(w->g);
+    for (uint32_t k = 0; k <= n; k++)
+        truth[k] = k > 0 && w->truth != NULL ? w->truth->tokens[w->row + k - 1] : k % w->g->model.n_vocab;
+    return gate_drafts_of(truth, n_begin, n, NULL);
+}
+
 /* Tokens drawn and applied by themselves, then taken back and read again as a prompt, so that each
  * has a row of the record: the logits after it, and what was drawn there. */
 static status generate(stream *w, session *s, uint32_t *token, errmsg *e)
 {
     uint32_t drawn[GENERATE_MAX + 1], n = generate_rows(w->g), n_got = 0;
-    generate_limits limits = {.n_max = n};
-    generation *g;
+    uint32_t truth[GENERATE_MAX + 1];
     uint64_t begin = session_position(s);
+    const bool drafts = w->i % 3 == 1;
+    gate_drafts d = drafts_of(w, truth, (uint32_t)begin);
+    const generate_limits limits = {.n_max = n,
+                                    .n_draft = drafts ? DRAFT_DEPTH : 0,
+                                    .draft_always = drafts,
+                                    .draft = &d.source};
+    generation *g;
     TRY(session_generate(s, *token, &limits, &g, e));
     status st = ST_OK, closed;
     errmsg ignored = {0};
+    if (drafts) atomic_fetch_add(&w->counts->n_drafting, 1);
     for (drawn[0] = *token; st == ST_OK && n_got < n; n_got++) {
         st = generation_next(g, &drawn[n_got + 1], e);
-        if (st == ST_OK) atomic_fetch_add(w->n_tokens, 1);
+        if (st == ST_OK) atomic_fetch_add(&w->counts->n_tokens, 1);
     }
+    if (drafts) atomic_fetch_sub(&w->counts->n_drafting, 1);
     closed = generation_close(g, st == ST_OK ? e : &ignored);
     TRY(st != ST_OK ? st : closed);
     TRY(session_truncate(s, begin, e));
-    TRY(session_prime(s, drawn, n, gate_record_rows(w->out, w->row, n), NULL, e));
+    TRY(prime(w, s, drawn, n, gate_record_rows(w->out, w->row, n), e));
     for (uint32_t i = 0; i < n; i++) w->out->tokens[w->row++] = drawn[i + 1];
     *token = drawn[n];
     return ST_OK;
@@ -101,7 +130,7 @@ static status deferred(stream *w, session *s, errmsg *e)
         st = pending_logits_wait(in_flight[i], gate_record_rows(w->out, w->row, 1),
                                  &w->out->tokens[w->row], e);
         w->row++;
-        atomic_fetch_add(w->n_tokens, 1);
+        atomic_fetch_add(&w->counts->n_tokens, 1);
     }
     return st;
 }
@@ -136,10 +165,11 @@ static status walk(stream *w, session *s, errmsg *e)
     return decode(w, s, w->g->n_decode, &token, e);
 }
 
-status stream_walk(const gate_context *g, pipeline *p, uint32_t i, gate_record *out,
-                   _Atomic uint64_t *n_tokens, errmsg *e)
+status stream_walk(const gate_context *g, pipeline *p, uint32_t i, const gate_record *truth,
+                   gate_record *out, stream_counts *counts, errmsg *e)
 {
-    stream w = {.g = g, .out = out, .n_tokens = n_tokens, .random = g->seed + 1000 * i};
+    stream w = {.g = g, .i = i, .truth = truth, .out = out, .counts = counts,
+                .random = g->seed + 1000 * i};
     sampler_params sampler = sampler_default();
     session *s = NULL;
     if (i % 2 != 0) {

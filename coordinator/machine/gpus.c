@@ -14,13 +14,17 @@
 #define TEXT_BYTES       131072u
 #define CAPABILITY_MAJOR 9u
 
-static status find_program(char *path, size_t bytes, errmsg *e)
+static status find_program(char *path, size_t bytes, const char *given, errmsg *e)
 {
-    ssize_t n = readlink("/proc/self/exe", path, bytes - 16);
-    char *slash = n > 0 ? memrchr(path, '/', (size_t)n) : NULL;
-    if (slash == NULL)
-        return errmsg_set(e, ST_RESOURCES, "cannot find out where this program lies");
-    strcpy(slash + 1, "memra-stage");
+    if (given != NULL) {
+        snprintf(path, bytes, "%s", given);
+    } else {
+        ssize_t n = readlink("/proc/self/exe", path, bytes - 16);
+        char *slash = n > 0 ? memrchr(path, '/', (size_t)n) : NULL;
+        if (slash == NULL)
+            return errmsg_set(e, ST_RESOURCES, "cannot find out where this program lies");
+        strcpy(slash + 1, "memra-stage");
+    }
     if (access(path, X_OK) == 0) return ST_OK;
     return errmsg_set(e, ST_RESOURCES, "cannot run %s: %s", path, strerror(errno));
 }
@@ -141,12 +145,12 @@ status gpus_parse(gpu_list *out, const char *text, errmsg *e)
     return ST_OK;
 }
 
-status gpus_read(gpu_list *out, uint32_t limit_ms, errmsg *e)
+status gpus_read(gpu_list *out, const char *stage_program, uint32_t limit_ms, errmsg *e)
 {
     char path[4096], fd_text[12], text[TEXT_BYTES];
     int ends[2];
     *out = (gpu_list){0};
-    TRY(find_program(path, sizeof path, e));
+    TRY(find_program(path, sizeof path, stage_program, e));
     if (pipe2(ends, O_CLOEXEC) != 0)
         return errmsg_set(e, ST_RESOURCES, "pipe: %s", strerror(errno));
     snprintf(fd_text, sizeof fd_text, "%d", ends[1]);

@@ -84,11 +84,11 @@ static bool may_use_gpus(const doors *d)
     return may && inventory_has_cuda();
 }
 
-status placement_resolve(doors *d, gpu_list *gpus, errmsg *e)
+status placement_resolve(doors *d, gpu_list *gpus, const char *stage_program, errmsg *e)
 {
     errmsg why = {0};
     *gpus = (gpu_list){0};
-    if (may_use_gpus(d) && gpus_read(gpus, INVENTORY_PROBE_MS, &why) != ST_OK &&
+    if (may_use_gpus(d) && gpus_read(gpus, stage_program, INVENTORY_PROBE_MS, &why) != ST_OK &&
         d->n_devices != 0)
         log_warn("CUDA devices: %s", why.text);
     placement_choose(d, gpus);
@@ -118,10 +118,7 @@ uint64_t placement_gpu_bytes(const plan *p, const gpu_list *gpus, uint32_t ordin
 {
     uint64_t n = 0;
     for (uint32_t s = 0; s < p->cuts.n_stages; s++) {
-        const stage_plan *sp = &p->stage[s];
-        if (!is_on(p, gpus, s, ordinal)) continue;
-        n += sp->weights_bytes + sp->kv_bytes + sp->scratch_bytes;
-        if (s > 0) n += sp->slots_bytes;
+        if (is_on(p, gpus, s, ordinal)) n += p->stage[s].device_bytes;
     }
     return n;
 }
@@ -148,7 +145,7 @@ status placement_fits(const plan *p, const gpu_list *gpus, errmsg *e)
             if (n_ctx > 0) snprintf(fits, sizeof fits, "--ctx %u would", n_ctx);
         }
         return errmsg_set(e, ST_RESOURCES,
-                          "cuda:%u has %.2f GB free and stage%s %s need%s at least %.2f GB there (KV "
+                          "cuda:%u has %.2f GB free and stage%s %s need%s %.2f GB there (KV "
                           "%.2f): that does not fit; %s",
                           g->ordinal, (double)g->memory_free_bytes / gb,
                           strchr(stages, ',') != NULL ? "s" : "", stages,

@@ -9,8 +9,9 @@
 /* Put a device in place of what the doors leave open, and check that each exists here and that the
  * boundaries between them can be as forced (boundaries.h). Unset: all stages on the first usable CUDA
  * device, without one on the cpu; auto: a CUDA device that no other stage has while they last, then
- * each again in turn. *gpus: the CUDA devices, read when one may be used. ST_RESOURCES, ST_BAD_DOOR. */
-MUST_USE status placement_resolve(doors *d, gpu_list *gpus, errmsg *e);
+ * each again in turn. *gpus: the CUDA devices, asked of stage_program (gpus_read) when one may be used.
+ * ST_RESOURCES, ST_BAD_DOOR. */
+MUST_USE status placement_resolve(doors *d, gpu_list *gpus, const char *stage_program, errmsg *e);
 
 /* The first half of it: devices for what is unset or auto, from this list. */
 void placement_choose(doors *d, const gpu_list *gpus);
@@ -19,8 +20,7 @@ void placement_choose(doors *d, const gpu_list *gpus);
 MUST_USE status placement_plan(plan *out, const model_desc *m, const doors *d,
                                const plan_request *r, errmsg *e);
 
-/* What the stages on a CUDA device take there at least: weights as the file stores them (kernels may
- * hold them wider: each stage counts exactly before it allocates), KV, scratch and slots. */
+/* What the stages on a CUDA device take there together, at their peak (stage_plan.device_bytes). */
 uint64_t placement_gpu_bytes(const plan *p, const gpu_list *gpus, uint32_t ordinal);
 
 /* Each of those is free. ST_RESOURCES naming device, stages, needed and free bytes, and what would

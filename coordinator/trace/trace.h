@@ -14,9 +14,9 @@
  *
  * A thread takes the events from the rings (common/tracering.h) a hundred times a second and writes
  * them with one write each time, which also ends the document anew, so that the file is whole when this
- * process is killed at any time but that of a write. Memory is bounded by the rings and that buffer; the file grows by some 150
- * bytes an event. Events that did not fit into a ring are counted in the track that lacks them. A disk
- * that is full ends the trace with a warning, not the run. */
+ * process is killed at any time but that of a write. Memory is bounded by the rings and that buffer;
+ * the file grows by some 150 bytes an event. Events that did not fit into a ring are counted in the
+ * track that lacks them. A disk that is full ends the trace with a warning, not the run. */
 #ifndef COORDINATOR_TRACE_H
 #define COORDINATOR_TRACE_H
 

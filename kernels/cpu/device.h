@@ -54,6 +54,8 @@ status cpu_rms_norm(backend_queue *q, dev_ptr out, dev_ptr x, dev_ptr w, uint32_
                     uint32_t n_rows);
 status cpu_matmul(backend_queue *q, dev_ptr out, const dev_weight *w, dev_ptr x, dev_ptr bias,
                   uint32_t n_rows);
+status cpu_rope_angles(backend_queue *q, dev_ptr cos, dev_ptr sin, const rope_waves *w,
+                       dev_ptr position, uint32_t n_rows);
 status cpu_rope(backend_queue *q, dev_ptr x, const rope_args *a, uint32_t n_heads, uint32_t n_head,
                 uint32_t n_rows);
 status cpu_kv_write(backend_queue *q, const kv_args *kv, dev_ptr k, dev_ptr v, const row_args *rows,

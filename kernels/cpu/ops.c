@@ -1,6 +1,8 @@
 /* The ops without KV: each cuts its outputs between the threads and calls the ISA table. */
 #include "kernels/cpu/device.h"
 
+#include "common/fmath.h"
+
 #include <string.h>
 
 /* Values per cut of an element-wise op: whole cache lines. */
@@ -139,6 +141,36 @@ status cpu_matmul(backend_queue *q, dev_ptr out, const dev_weight *w, dev_ptr x,
         matmul_fixed(&o);
     else
         run(&o, matmul_part, (uint64_t)n_rows * w->n_in * w->n_out / 16);
+    return ST_OK;
+}
+
+typedef struct {
+    const rope_waves *waves;
+    const uint32_t *position;
+    float *cos, *sin;
+    uint32_t n_rows;
+} angles;
+
+static void angles_part(void *arg, uint32_t part_i, uint32_t n_parts)
+{
+    const angles *a = arg;
+    const double *frequency = host_of(a->waves->frequency), by = a->waves->magnitude;
+    uint64_t begin, end, n_pairs = a->waves->n_pairs;
+    pool_range(a->n_rows * n_pairs, VALUES_UNIT, part_i, n_parts, &begin, &end);
+    for (uint64_t i = begin; i < end; i++) {
+        double s, c;
+        fm_sincos((double)a->position[i / n_pairs] * frequency[i % n_pairs], &s, &c);
+        a->cos[i] = (float)(c * by);
+        a->sin[i] = (float)(s * by);
+    }
+}
+
+status cpu_rope_angles(backend_queue *q, dev_ptr cos, dev_ptr sin, const rope_waves *w,
+                       dev_ptr position, uint32_t n_rows)
+{
+    const backend_device *d = q->device;
+    angles a = {w, host_of(position), host_of(cos), host_of(sin), n_rows};
+    pool_run(d->threads, angles_part, &a, device_n_parts(d, (uint64_t)n_rows * w->n_pairs * 32));
     return ST_OK;
 }
 

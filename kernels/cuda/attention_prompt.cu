@@ -2,36 +2,42 @@
 // attention_core.cuh on warpgroups. A block takes 128 rows of one query head: one thread of its first
 // warpgroup lets the copy engine fill a ring with the cells' keys and values in turn, the other two
 // take 64 rows each. They use the tensor core in turns, so that one weighs while the other multiplies.
-// Scores, weights and sums of a cell stay in registers, what cells have made so far in shared memory.
+// Queries, scores, weights and sums of a cell stay in registers, what cells have made so far in shared
+// memory. The first cells are on their way while queries are made.
 // Two query heads of one KV head are a cluster: each block brings both of them half of the boxes.
 #include "kernels/cuda/attention_core.cuh"
 #include "kernels/cuda/hopper.cuh"
+#include "kernels/cuda/turn.cuh"
 
 static constexpr uint32_t ROWS = 128, BOX_KEYS = CORE_BLOCK, BLOCKS = CORE_CELL / CORE_BLOCK;
 static constexpr uint32_t OUTSIDE = 1u << 30; // rows of a pool's map: what begins there is zero
-static constexpr uint32_t TURN = 1, BOTH = 3; // barriers: a turn of warpgroup 0, of 1; both meet
+// Barriers: a turn of warpgroup 0, of 1; both meet; rows are looked at, for those who fetch, for all.
+static constexpr uint32_t TURN = 1, BOTH = 3, LOOKED = 4, READY = 5;
 
 struct prompt_attention_args {
     CUtensorMap k, v; // rows of n_head: pools as [n_blocks * n_kv_heads * 64, n_head]
     float *out;
     const float *x;
+    cuda_turn turn;
     cuda_kv kv;
     uint32_t n_heads, window, n_rows;
     float scale;
 };
 
+// A slot holds a part of a cell: 64 values of the head of all keys, or all values of as many keys as
+// fit. A cell's parts of keys come first.
 template <uint32_t HEAD> struct ring_of {
-    static constexpr uint32_t halves = HEAD / 64; // boxes of 64 values beside each other
-    static constexpr uint32_t box_bytes = BOX_KEYS * 128, half_bytes = BLOCKS * box_bytes;
-    static constexpr uint32_t bytes = halves * half_bytes; // one cell's keys, or values
-    static constexpr uint32_t slots = HEAD == 128 ? 2 : 4;
-    static constexpr uint32_t q_bytes = ROWS * HEAD * 2, o_bytes = ROWS * HEAD * 4;
-    static constexpr uint32_t shared_bytes = 1024 + slots * bytes + q_bytes + o_bytes;
+    static constexpr uint32_t parts = HEAD / 64; // of keys, and of values
+    static constexpr uint32_t part_keys = CORE_CELL / parts; // of values
+    static constexpr uint32_t box_bytes = BOX_KEYS * 128, bytes = BLOCKS * box_bytes;
+    static constexpr uint32_t slots = HEAD == 128 ? 5 : 6;
+    static constexpr uint32_t o_bytes = ROWS * HEAD * 4; // queries wait there too, at first
+    static constexpr uint32_t shared_bytes = 1024 + slots * bytes + o_bytes;
 };
 
 struct prompt_state
 {
-    uint64_t full[4], empty[4];
+    uint64_t full[6], empty[6];
     uint32_t begins[ROWS / 32], lives[ROWS / 32]; // bits by row: a run begins; live
     uint32_t first[ROWS], last[ROWS];
     float natural[ROWS];
@@ -43,23 +49,30 @@ struct run_of
     uint32_t begin, end, first, last;
 };
 
-static __device__ __forceinline__ bool bit_of(const uint32_t *bits, uint32_t i)
+// The first row at or after `from` whose bit is set in bits_of(word); ROWS: none.
+template <class F> static __device__ uint32_t next_row(uint32_t from, F bits_of)
 {
-    return bits[i / 32] >> (i % 32) & 1;
+    for (uint32_t w = from / 32; w < ROWS / 32; w++) {
+        uint32_t bits = bits_of(w);
+        if (w == from / 32) bits &= ~0u << from % 32;
+        if (bits != 0) return w * 32 + __ffs(bits) - 1;
+    }
+    return ROWS;
 }
 
-// The run at or after row `from`; false: none.
+// The run at or after row `from`; false: none. By a whole warp.
 static __device__ bool next_run(const prompt_state &st, uint32_t from, run_of *run)
 {
-    while (from < ROWS && !bit_of(st.lives, from))
-        from++;
-    if (from >= ROWS) return false;
-    *run = {from, from + 1, st.first[from], st.last[from]};
-    while (run->end < ROWS && bit_of(st.lives, run->end) && !bit_of(st.begins, run->end)) {
-        run->first = min(run->first, st.first[run->end]);
-        run->last = max(run->last, st.last[run->end]);
-        run->end++;
+    uint32_t begin = next_row(from, [&](uint32_t w) { return st.lives[w]; }), end = ROWS;
+    if (begin == ROWS) return false;
+    if (begin + 1 < ROWS)
+        end = next_row(begin + 1, [&](uint32_t w) { return st.begins[w] | ~st.lives[w]; });
+    uint32_t first = UINT32_MAX, last = 0;
+    for (uint32_t t = begin + threadIdx.x % 32; t < end; t += 32) {
+        first = min(first, st.first[t]);
+        last = max(last, st.last[t]);
     }
+    *run = {begin, end, __reduce_min_sync(~0u, first), __reduce_max_sync(~0u, last)};
     return true;
 }
 
@@ -79,7 +92,7 @@ static __device__ void look_at_rows(const prompt_attention_args &a, prompt_state
     }
 }
 
-// TOGETHER: blocks of the cluster, 1 or 2.
+// By one warp, whose first thread fetches. TOGETHER: blocks of the cluster, 1 or 2.
 template <uint32_t HEAD, uint32_t TOGETHER>
 static __device__ void fetch_cells(const prompt_attention_args &a, prompt_state &st, char *slots,
                                    uint32_t row0, uint32_t kv_head)
@@ -89,6 +102,7 @@ static __device__ void fetch_cells(const prompt_attention_args &a, prompt_state 
     ring_place at = {0, 1};
     run_of run;
     for (uint32_t from = 0; next_run(st, from, &run); from = run.end) {
+        if (threadIdx.x != 0) continue;
         const uint32_t *table = a.kv.tables + a.kv.table[row0 + run.begin];
         for (uint32_t cell = run.first / CORE_CELL; cell <= run.last / CORE_CELL; cell++) {
             uint32_t row[BLOCKS];
@@ -99,23 +113,29 @@ static __device__ void fetch_cells(const prompt_attention_args &a, prompt_state 
                 row[b] = seen ? (table[p / CORE_BLOCK] * a.kv.n_kv_heads + kv_head) * CORE_BLOCK
                               : OUTSIDE;
             }
-#pragma unroll
-            for (uint32_t i = 0; i < 2; i++) {
+            for (uint32_t i = 0; i < 2 * ring::parts; i++) {
+                bool of_keys = i < ring::parts;
+                uint32_t part = of_keys ? i : i - ring::parts;
                 char *to = slots + at.slot * ring::bytes;
                 uint64_t *full = st.full + at.slot;
                 barrier_wait(st.empty + at.slot, at.parity);
                 barrier_expect(full, ring::bytes);
 #pragma unroll
-                for (uint32_t b = 0; b < BLOCKS; b++) {
+                for (uint32_t box = 0; box < BLOCKS; box++) {
+                    // Keys: blocks of the part's values. Values: the part's blocks, 64 values each.
+                    constexpr uint32_t part_blocks = BLOCKS / ring::parts;
+                    uint32_t column = of_keys ? part : box / part_blocks;
+                    uint32_t block = of_keys ? box : part * part_blocks + box % part_blocks;
+                    uint32_t from = row[0];
 #pragma unroll
-                    for (uint32_t h = 0; h < ring::halves; h++) {
-                        char *box = to + h * ring::half_bytes + b * ring::box_bytes;
-                        const CUtensorMap *map = i == 0 ? &a.k : &a.v;
-                        if (TOGETHER == 1)
-                            fetch_box(box, map, h * 64, row[b], full);
-                        else if (b % 2 == rank)
-                            fetch_box_to(box, map, h * 64, row[b], full, 3);
-                    }
+                    for (uint32_t b = 1; b < BLOCKS; b++)
+                        from = block == b ? row[b] : from;
+                    const CUtensorMap *map = of_keys ? &a.k : &a.v;
+                    char *at_box = to + box * ring::box_bytes;
+                    if (TOGETHER == 1)
+                        fetch_box(at_box, map, column * 64, from, full);
+                    else if (box % 2 == rank)
+                        fetch_box_to(at_box, map, column * 64, from, full, 3);
                 }
                 at.next(ring::slots);
             }
@@ -123,7 +143,7 @@ static __device__ void fetch_cells(const prompt_attention_args &a, prompt_state 
     }
 }
 
-// The warp's 16 rows of queries to shared memory as core matrices.
+// The warp's 16 rows of queries, turned, to shared memory as core matrices.
 template <uint32_t HEAD>
 static __device__ void put_queries(const prompt_attention_args &a, prompt_state &st, char *qs,
                                    uint32_t row0, uint32_t warp_row, uint32_t head)
@@ -133,23 +153,35 @@ static __device__ void put_queries(const prompt_attention_args &a, prompt_state 
 #pragma unroll 8
     for (uint32_t i = 0; i < 16; i++) {
         uint32_t t = warp_row + i, r = row0 + t, largest = 0;
-        float v[EACH];
+        floats<EACH> v = {};
+        if (r < a.n_rows)
+            v = turned<EACH>(a.turn, r, a.x + ((uint64_t)r * a.n_heads + head) * HEAD, d);
 #pragma unroll
-        for (uint32_t j = 0; j < EACH; j += 2) {
-            float2 two = r < a.n_rows
-                             ? *(const float2 *)(a.x + ((uint64_t)r * a.n_heads + head) * HEAD + d + j)
-                             : make_float2(0, 0);
-            v[j] = two.x;
-            v[j + 1] = two.y;
-            largest = max(largest, max(magnitude_bits(two.x), magnitude_bits(two.y)));
-        }
+        for (uint32_t j = 0; j < EACH; j++)
+            largest = max(largest, magnitude_bits(v.value[j]));
         int exponent = cuda_scale_exponent(__reduce_max_sync(~0u, largest));
         if (lane == 0) st.natural[t] = core_scale(a.scale, exponent);
         char *to = qs + t / 8 * (HEAD / 8 * 128) + d / 8 * 128 + t % 8 * 16 + d % 8 * 2;
 #pragma unroll
         for (uint32_t j = 0; j < EACH; j += 2)
-            *(uint32_t *)(to + j * 2) = scaled_pair(v[j], v[j + 1], pow2(exponent));
+            *(uint32_t *)(to + j * 2) = scaled_pair(v.value[j], v.value[j + 1], pow2(exponent));
     }
+}
+
+// The warp's queries as first operands.
+template <uint32_t HEAD>
+static __device__ __forceinline__ void take_queries(uint32_t (&q)[HEAD / 4], const char *qs,
+                                                    uint32_t warp_row)
+{
+    uint32_t lane = threadIdx.x % 32;
+    const char *from = qs + (warp_row / 8 + lane / 8 % 2) * (HEAD / 8 * 128) + lane / 16 * 128 +
+                       lane % 8 * 16;
+#pragma unroll
+    for (uint32_t t = 0; t < HEAD / 16; t++)
+        asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+                     : "=r"(q[t * 4]), "=r"(q[t * 4 + 1]), "=r"(q[t * 4 + 2]), "=r"(q[t * 4 + 3])
+                     : "r"(shared_address(from + t * 256))
+                     : "memory");
 }
 
 // What the thread's two rows have met; what they see and their scales are in shared memory, and what
@@ -177,7 +209,7 @@ static __device__ __forceinline__ void weigh(const prompt_state &st, const run_o
     float scale2[2], offset[2], sum[2][5];
 #pragma unroll
     for (uint32_t h = 0; h < 2; h++) {
-        float largest = -INFINITY, natural = st.natural[t0 + h * 8];
+        float largest[4], natural = st.natural[t0 + h * 8];
         if (!whole) {
             uint2 seen = seen_by(st, run, t0 + h * 8);
 #pragma unroll
@@ -188,13 +220,16 @@ static __device__ __forceinline__ void weigh(const prompt_state &st, const run_o
             }
         }
 #pragma unroll
-        for (uint32_t i = 0; i < 64; i++)
-            largest = fmaxf(largest, s[i / 2 * 4 + h * 2 + i % 2]);
-        largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, 1));
-        largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, 2));
+        for (uint32_t i = 0; i < 64; i++) {
+            float x = s[i / 2 * 4 + h * 2 + i % 2];
+            largest[i % 4] = i < 4 ? x : fmaxf(largest[i % 4], x);
+        }
+        float all = fmaxf(fmaxf(largest[0], largest[1]), fmaxf(largest[2], largest[3]));
+        all = fmaxf(all, __shfl_xor_sync(~0u, all, 1));
+        all = fmaxf(all, __shfl_xor_sync(~0u, all, 2));
         scale2[h] = core_scale2(natural);
-        offset[h] = core_offset(largest, scale2[h]);
-        m[h] = __fmul_rn(largest, natural);
+        offset[h] = core_offset(all, scale2[h]);
+        m[h] = __fmul_rn(all, natural);
     }
 #pragma unroll
     for (uint32_t i16 = 0; i16 < 16; i16++) {
@@ -230,22 +265,31 @@ static __device__ __forceinline__ void join(const prompt_state &st, const run_of
                                             const float (&m)[2], const float (&l)[2], uint32_t cell)
 {
     bool in[2];
-    float wa[2] = {0, 0}, wb[2] = {1, 1};
+    float wa[2], wb[2];
 #pragma unroll
     for (uint32_t h = 0; h < 2; h++) {
         uint2 seen = seen_by(st, run, t0 + h * 8);
         in[h] = seen.x <= seen.y && seen.y / CORE_CELL >= cell && seen.x / CORE_CELL <= cell;
-        if (!in[h]) continue;
-        if (row.any[h]) {
-            float both = fmaxf(row.m[h], m[h]);
-            wa[h] = exp_f32(__fsub_rn(row.m[h], both));
-            wb[h] = exp_f32(__fsub_rn(m[h], both));
-            row.l[h] = __fmaf_rn(l[h], wb[h], __fmul_rn(row.l[h], wa[h]));
-            row.m[h] = both;
-        } else {
-            row.m[h] = m[h];
-            row.l[h] = l[h];
+        float both = fmaxf(row.m[h], m[h]); // without a branch: four exponents together
+        wa[h] = exp_f32(__fsub_rn(row.m[h], both));
+        wb[h] = exp_f32(__fsub_rn(m[h], both));
+        float sum = __fmaf_rn(l[h], wb[h], __fmul_rn(row.l[h], wa[h]));
+        if (in[h]) {
+            row.l[h] = row.any[h] ? sum : l[h];
+            row.m[h] = row.any[h] ? both : m[h];
         }
+    }
+    if (__all_sync(~0u, in[0] && in[1] && row.any[0] && row.any[1])) { // as below; most of all
+#pragma unroll
+        for (uint32_t i = 0; i < N / 4; i++) {
+            float4 x = o[i * 128];
+            x.x = __fmaf_rn(c[i * 4], wb[0], __fmul_rn(x.x, wa[0]));
+            x.y = __fmaf_rn(c[i * 4 + 1], wb[0], __fmul_rn(x.y, wa[0]));
+            x.z = __fmaf_rn(c[i * 4 + 2], wb[1], __fmul_rn(x.z, wa[1]));
+            x.w = __fmaf_rn(c[i * 4 + 3], wb[1], __fmul_rn(x.w, wa[1]));
+            o[i * 128] = x;
+        }
+        return;
     }
 #pragma unroll
     for (uint32_t i = 0; i < N / 4; i++) {
@@ -264,6 +308,39 @@ static __device__ __forceinline__ void join(const prompt_state &st, const run_of
     row.any[1] |= in[1];
 }
 
+// The thread's two rows from what they have summed.
+template <uint32_t HEAD>
+static __device__ __forceinline__ void put_rows(const row_state &row, const float4 *o, float *to,
+                                                uint32_t n_heads)
+{
+    float *to8 = to + (uint64_t)8 * n_heads * HEAD;
+    float r[2] = {near_reciprocal(row.l[0]), near_reciprocal(row.l[1])};
+    bool plain = divides(row.l[0]) && divides(row.l[1]);
+#pragma unroll
+    for (uint32_t i = 0; i < HEAD / 8; i++) {
+        float4 x = o[i * 128];
+        plain &= may_be_divided(x.x) && may_be_divided(x.y);
+        plain &= may_be_divided(x.z) && may_be_divided(x.w);
+        if (row.any[0])
+            *(float2 *)(to + i * 8) =
+                make_float2(quotient(x.x, row.l[0], r[0]), quotient(x.y, row.l[0], r[0]));
+        if (row.any[1])
+            *(float2 *)(to8 + i * 8) =
+                make_float2(quotient(x.z, row.l[1], r[1]), quotient(x.w, row.l[1], r[1]));
+    }
+    if (plain) return;
+#pragma unroll 1
+    for (uint32_t i = 0; i < HEAD / 8; i++) {
+        float4 x = o[i * 128];
+        if (row.any[0])
+            *(float2 *)(to + i * 8) =
+                make_float2(__fdiv_rn(x.x, row.l[0]), __fdiv_rn(x.y, row.l[0]));
+        if (row.any[1])
+            *(float2 *)(to8 + i * 8) =
+                make_float2(__fdiv_rn(x.z, row.l[1]), __fdiv_rn(x.w, row.l[1]));
+    }
+}
+
 // A slot is free, for all that fill it.
 template <uint32_t TOGETHER> static __device__ __forceinline__ void release(uint64_t *empty)
 {
@@ -274,28 +351,52 @@ template <uint32_t TOGETHER> static __device__ __forceinline__ void release(uint
     }
 }
 
-// Values of the cell's keys past the last that is seen may be anything; they become zero.
+// Values of the cell's keys past the last that is seen may be anything; they become zero. The cell's
+// parts begin at slot `at`.
 template <uint32_t HEAD>
-static __device__ void clear_unseen(char *values, uint32_t n_seen)
+static __device__ void clear_unseen(prompt_state &st, char *slots, ring_place at, uint32_t n_seen)
 {
-    uint32_t n = (CORE_CELL - n_seen) * 8;
-    for (uint32_t i = threadIdx.x - 128; i < n * ring_of<HEAD>::halves; i += 256)
-        *(uint4 *)(values + i / n * ring_of<HEAD>::half_bytes + n_seen * 128 + i % n * 16) =
-            make_uint4(0, 0, 0, 0);
+    using ring = ring_of<HEAD>;
+    for (uint32_t part = 0; part < ring::parts; part++) {
+        char *values = slots + at.slot * ring::bytes;
+        barrier_wait(st.full + at.slot, at.parity);
+        for (uint32_t i = threadIdx.x - 128; i < ring::bytes / 16; i += 256) {
+            uint32_t key = part * ring::part_keys + i / 8 % ring::part_keys;
+            if (key >= n_seen) *(uint4 *)(values + i * 16) = make_uint4(0, 0, 0, 0);
+        }
+        at.next(ring::slots);
+    }
     written_for_wgmma();
     threads_meet(BOTH, 256);
 }
 
+// The slots of a product's parts, from the first on, as its groups of steps end.
+template <uint32_t PARTS, uint32_t TOGETHER>
+static __device__ __forceinline__ void release_parts(prompt_state &st, ring_place first, uint32_t slots)
+{
+    if (PARTS == 2) {
+        wgmma_wait<1>();
+        release<TOGETHER>(st.empty + first.slot);
+        first.next(slots);
+    }
+    wgmma_wait<0>();
+    release<TOGETHER>(st.empty + first.slot);
+}
+
 template <uint32_t HEAD, uint32_t TOGETHER>
-static __device__ void attend(const prompt_attention_args &a, prompt_state &st, const char *qs,
-                              char *slots, float4 *sums, uint32_t row0, uint32_t head)
+static __device__ void attend(const prompt_attention_args &a, prompt_state &st, char *slots,
+                              char *sums, uint32_t row0, uint32_t head)
 {
     using ring = ring_of<HEAD>;
     uint32_t group = threadIdx.x / 128 - 1, lane = threadIdx.x % 32;
-    uint32_t t0 = group * 64 + threadIdx.x / 32 % 4 * 16 + lane / 4;
-    float4 *o = sums + group * (HEAD / 8 * 128) + threadIdx.x % 128;
+    uint32_t warp_row = group * 64 + threadIdx.x / 32 % 4 * 16, t0 = warp_row + lane / 4;
+    float4 *o = (float4 *)sums + group * (HEAD / 8 * 128) + threadIdx.x % 128;
+    uint32_t q[HEAD / 4];
     ring_place at = {0, 0};
     run_of run;
+    __syncwarp(); // the warp's queries are there
+    take_queries<HEAD>(q, sums, warp_row);
+    threads_meet(READY, 384); // sums take their place
     if (group == 1) threads_arrive(TURN, 256); // the first turn is group 0's
     for (uint32_t from = 0; next_run(st, from, &run); from = run.end) {
         uint2 seen[2] = {seen_by(st, run, t0), seen_by(st, run, t0 + 8)};
@@ -306,25 +407,32 @@ static __device__ void attend(const prompt_attention_args &a, prompt_state &st, 
         for (uint32_t cell = run.first / CORE_CELL; cell <= run.last / CORE_CELL; cell++) {
             float s[128], m[2], l[2];
             uint32_t e[64];
-#pragma unroll
-            for (uint32_t i = 0; i < 128; i++)
-                s[i] = 0;
+            ring_place first = at;
             barrier_wait(st.full + at.slot, at.parity);
             threads_meet(TURN + group, 256);
-            wgmma_settle(s);
             wgmma_begin();
-            uint64_t q = operand_at(qs + group * (64 / 8) * (HEAD / 8 * 128), 128, HEAD / 8 * 128);
 #pragma unroll
-            for (uint32_t t = 0; t < HEAD / 16; t++) {
-                const char *keys = slots + at.slot * ring::bytes + t / 4 * ring::half_bytes;
-                wgmma(s, operand_further(q, t * 256), swizzled_at(keys + t % 4 * 32, 16));
+            for (uint32_t part = 0; part < ring::parts; part++) {
+                const char *keys = slots + at.slot * ring::bytes;
+                if (part > 0) {
+                    barrier_wait(st.full + at.slot, at.parity);
+                    wgmma_begin();
+                }
+#pragma unroll
+                for (uint32_t t = 0; t < 4; t++) {
+                    uint32_t *qt = q + (part * 4 + t) * 4;
+                    uint64_t b = swizzled_at(keys + t * 32, 16);
+                    if (part == 0 && t == 0)
+                        wgmma_rows_begin(s, qt[0], qt[1], qt[2], qt[3], b);
+                    else
+                        wgmma_rows_from(s, qt[0], qt[1], qt[2], qt[3], b);
+                }
+                wgmma_commit();
+                at.next(ring::slots);
             }
-            wgmma_commit();
             threads_arrive(TURN + 1 - group, 256);
-            wgmma_wait<0>();
+            release_parts<ring::parts, TOGETHER>(st, first, ring::slots);
             wgmma_settle(s);
-            release<TOGETHER>(st.empty + at.slot);
-            at.next(ring::slots);
 
             bool whole = cell * CORE_CELL >= all_first && cell * CORE_CELL + 255 <= all_last;
             weigh(st, run, t0, s, e, m, l, cell, whole);
@@ -333,36 +441,36 @@ static __device__ void attend(const prompt_attention_args &a, prompt_state &st, 
 #pragma unroll
             for (uint32_t i = 0; i < HEAD / 2; i++)
                 c[i] = 0;
-            barrier_wait(st.full + at.slot, at.parity);
-            char *values = slots + at.slot * ring::bytes;
+            first = at;
             if (run.last < cell * CORE_CELL + 255)
-                clear_unseen<HEAD>(values, run.last + 1 - cell * CORE_CELL);
+                clear_unseen<HEAD>(st, slots, at, run.last + 1 - cell * CORE_CELL);
+            barrier_wait(st.full + at.slot, at.parity);
             threads_meet(TURN + group, 256);
             wgmma_settle(c);
             wgmma_begin();
 #pragma unroll
-            for (uint32_t t = 0; t < 16; t++)
-                wgmma_from(c, e[t * 4], e[t * 4 + 1], e[t * 4 + 2], e[t * 4 + 3],
-                           swizzled_at(values + t * 16 * 128, ring::half_bytes));
-            wgmma_commit();
+            for (uint32_t part = 0; part < ring::parts; part++) {
+                const char *values = slots + at.slot * ring::bytes;
+                if (part > 0) {
+                    barrier_wait(st.full + at.slot, at.parity);
+                    wgmma_begin();
+                }
+#pragma unroll
+                for (uint32_t t = 0; t < 16 / ring::parts; t++) {
+                    uint32_t *et = e + (part * (16 / ring::parts) + t) * 4;
+                    wgmma_from(c, et[0], et[1], et[2], et[3],
+                               swizzled_at(values + t * 16 * 128, ring::part_keys * 128));
+                }
+                wgmma_commit();
+                at.next(ring::slots);
+            }
             threads_arrive(TURN + 1 - group, 256);
-            wgmma_wait<0>();
+            release_parts<ring::parts, TOGETHER>(st, first, ring::slots);
             wgmma_settle(c);
-            release<TOGETHER>(st.empty + at.slot);
-            at.next(ring::slots);
             join(st, run, t0, o, c, row, m, l, cell);
         }
         float *to = a.out + ((uint64_t)(row0 + t0) * a.n_heads + head) * HEAD + lane % 4 * 2;
-#pragma unroll 4
-        for (uint32_t i = 0; i < HEAD / 8; i++) {
-            float4 x = o[i * 128];
-            if (row.any[0])
-                *(float2 *)(to + i * 8) =
-                    make_float2(__fdiv_rn(x.x, row.l[0]), __fdiv_rn(x.y, row.l[0]));
-            if (row.any[1])
-                *(float2 *)(to + (uint64_t)8 * a.n_heads * HEAD + i * 8) =
-                    make_float2(__fdiv_rn(x.z, row.l[1]), __fdiv_rn(x.w, row.l[1]));
-        }
+        put_rows<HEAD>(row, o, to, a.n_heads);
     }
 }
 
@@ -373,8 +481,8 @@ static __global__ void __launch_bounds__(384, 1)
     using ring = ring_of<HEAD>;
     extern __shared__ char shared[];
     __shared__ prompt_state st;
-    char *slots = shared + (-shared_address(shared) & 1023), *qs = slots + ring::slots * ring::bytes;
-    float4 *sums = (float4 *)(qs + ring::q_bytes);
+    char *slots = shared + (-shared_address(shared) & 1023);
+    char *sums = slots + ring::slots * ring::bytes; // at first, the queries
     uint32_t head = blockIdx.x, kv_head = head / (a.n_heads / a.kv.n_kv_heads);
     uint32_t row0 = (gridDim.y - 1 - blockIdx.y) * ROWS; // the last rows see most: they begin first
     uint32_t group = threadIdx.x / 128;
@@ -389,22 +497,19 @@ static __global__ void __launch_bounds__(384, 1)
     kernel_begin();
     if (group == 0) {
         look_at_rows(a, st, row0);
+        threads_arrive(READY, 384);
+        threads_meet(LOOKED, 128);
         uint32_t r = row0 + threadIdx.x;
         if (r < a.n_rows && a.kv.live[r] == 0) { // unused, but never left over
             for (uint32_t d = 0; d < HEAD; d++)
                 a.out[((uint64_t)r * a.n_heads + head) * HEAD + d] = 0;
         }
-    } else {
-        put_queries<HEAD>(a, st, qs, row0, (threadIdx.x / 32 - 4) * 16, head);
-        written_for_wgmma();
-    }
-    __syncthreads();
-    if (group == 0) {
         registers_less<24>();
-        if (threadIdx.x == 0) fetch_cells<HEAD, TOGETHER>(a, st, slots, row0, kv_head);
+        if (threadIdx.x < 32) fetch_cells<HEAD, TOGETHER>(a, st, slots, row0, kv_head);
     } else {
+        put_queries<HEAD>(a, st, sums, row0, (threadIdx.x / 32 - 4) * 16, head);
         registers_more<240>();
-        attend<HEAD, TOGETHER>(a, st, qs, slots, sums, row0, head);
+        attend<HEAD, TOGETHER>(a, st, slots, sums, row0, head);
     }
     if (TOGETHER == 1) return;
     __syncwarp();
@@ -454,12 +559,14 @@ static cudaError_t launch(cudaStream_t s, const prompt_attention_args &a)
 }
 
 cudaError_t cuda_launch_attention_prompt(cudaStream_t s, const cuda_prompt *p, float *out,
-                                         const float *x, const cuda_kv *kv, uint32_t n_heads,
-                                         float scale, uint32_t window, uint32_t n_rows)
+                                         const float *x, const cuda_kv *kv, const cuda_turn *turn,
+                                         uint32_t n_heads, float scale, uint32_t window,
+                                         uint32_t n_rows)
 {
     prompt_attention_args a = {};
     a.out = out;
     a.x = x;
+    a.turn = *turn;
     a.kv = *kv;
     a.n_heads = n_heads;
     a.window = window;

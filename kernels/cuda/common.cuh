@@ -10,12 +10,9 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
-// The operations of fm_expf (fmath.h).
+// The operations of fm_expf (fmath.h), its three cases last: no branch.
 __device__ __forceinline__ float exp_f32(float x)
 {
-    if (x != x) return x;
-    if (x < FM_EXPF_MIN) return 0.0f;
-    if (x > FM_EXPF_MAX) return __int_as_float(0x7f800000);
     float t = __fmaf_rn(x, FM_EXPF_LOG2E, FM_EXPF_MAGIC);
     float n = __fsub_rn(t, FM_EXPF_MAGIC);
     float r = __fmaf_rn(-n, FM_EXPF_LN2_HI, x);
@@ -27,7 +24,37 @@ __device__ __forceinline__ float exp_f32(float x)
     p = __fmaf_rn(p, r, FM_EXPF_C2);
     p = __fmaf_rn(p, r, 1.0f);
     p = __fmaf_rn(p, r, 1.0f);
-    return __uint_as_float(__float_as_uint(p) + (__float_as_uint(t) << 23));
+    float y = __uint_as_float(__float_as_uint(p) + (__float_as_uint(t) << 23));
+    asm volatile("" : "+f"(y)); // whatever x is
+    y = x < FM_EXPF_MIN ? 0.0f : x > FM_EXPF_MAX ? __int_as_float(0x7f800000) : y;
+    return x != x ? x : y;
+}
+
+// x / y rounded once, as __fdiv_rn does it but without its branch, where divides and may_be_divided
+// say so: both are far from the ends of f32, and y is not the one below a power of two, whose
+// reciprocal these steps may miss. r: the divisor's near_reciprocal.
+__device__ __forceinline__ bool divides(float y)
+{
+    return y >= 0x1p-20f && y <= 0x1p60f && (__float_as_uint(y) & 0x7fffffu) != 0x7fffffu;
+}
+
+__device__ __forceinline__ bool may_be_divided(float x)
+{
+    float a = fabsf(x);
+    return a >= 0x1p-40f && a <= 0x1p60f;
+}
+
+__device__ __forceinline__ float near_reciprocal(float y)
+{
+    float r;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(y));
+    return __fmaf_rn(r, __fmaf_rn(-y, r, 1.0f), r);
+}
+
+__device__ __forceinline__ float quotient(float x, float y, float r)
+{
+    float q = __fmul_rn(x, r);
+    return __fmaf_rn(r, __fmaf_rn(-y, q, x), q);
 }
 
 // 2^e, -126 <= e <= 127
@@ -184,15 +211,15 @@ __device__ __forceinline__ uint32_t scaled_pair(float a, float b, float scale)
     return *reinterpret_cast<uint32_t *>(&v);
 }
 
-// Eight neighbours likewise: a core matrix's row.
+// Eight neighbours likewise.
 __device__ __forceinline__ uint4 chunk_of(const float v[8], float scale)
 {
     return make_uint4(scaled_pair(v[0], v[1], scale), scaled_pair(v[2], v[3], scale),
                       scaled_pair(v[4], v[5], scale), scaled_pair(v[6], v[7], scale));
 }
 
-// Row r, held by a block's 256 threads, v[j] being values (j * 256 + thread) * 8 on: prepared as chunks of
-// n_chunks, with its exponent. largest: of the thread's magnitudes.
+// Row r, held by a block's 256 threads, v[j] being values (j * 256 + thread) * 8 on: prepared as n_chunks
+// chunks, with its exponent. largest: of the thread's magnitudes.
 template <uint32_t EACH>
 __device__ __forceinline__ void put_prepared(uint4 *prepared, int32_t *exponents, uint32_t r,
                                              uint32_t n_chunks, const float (&v)[EACH][8],
@@ -201,11 +228,11 @@ __device__ __forceinline__ void put_prepared(uint4 *prepared, int32_t *exponents
     int exponent = cuda_scale_exponent(block_max(largest, room));
     float scale = pow2(exponent);
     if (threadIdx.x == 0) exponents[r] = exponent;
-    uint4 *to = prepared + (uint64_t)(r / 8) * n_chunks * 8 + r % 8;
+    uint4 *to = prepared + (uint64_t)r * n_chunks;
 #pragma unroll
     for (uint32_t j = 0; j < EACH; j++) {
         uint32_t c = j * 256 + threadIdx.x;
-        if (c < n_chunks) to[c * 8] = chunk_of(v[j], scale);
+        if (c < n_chunks) to[c] = chunk_of(v[j], scale);
     }
 }
 

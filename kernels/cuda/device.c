@@ -37,10 +37,7 @@ status cuda_enter(backend_queue *q)
     const backend_device *d = q->device;
     q->prepared_rows = 0;
     TRY_CUDA(d, cudaSetDevice(d->ordinal), NULL);
-    if (q->n_weights == d->loader.n_handed) return ST_OK;
-    q->n_weights = d->loader.n_handed;
-    return cuda_result(d, cudaStreamWaitEvent(q->stream, d->loader.handed, 0),
-                       "cudaStreamWaitEvent", NULL);
+    return ST_OK;
 }
 
 /* --- device --------------------------------------------------------------------------------- */
@@ -119,14 +116,14 @@ static void device_close(backend_device *d)
 {
     if (d == NULL) return;
     (void)cudaSetDevice(d->ordinal);
-    cuda_loader_close(d);
+    cuda_weights_close(d);
     for (uint32_t i = 0; i < CUDA_EVENTS; i++)
         if (d->event[i] != NULL) (void)cudaEventDestroy(d->event[i]);
     free(d->failure);
     free(d);
 }
 
-static status open_all(backend_device *d, uint32_t n_threads, errmsg *e)
+static status open_all(backend_device *d, errmsg *e)
 {
     struct cudaDeviceProp p;
     TRY_CUDA(d, cudaGetDeviceProperties(&p, d->ordinal), e);
@@ -144,7 +141,7 @@ static status open_all(backend_device *d, uint32_t n_threads, errmsg *e)
     TRY_CUDA(d, cuda_prompt_setup(&d->prompt), e);
     TRY_CUDA(d, cuda_attention_prompt_setup(), e);
     TRY_CUDA(d, cuda_walk_setup(), e);
-    return cuda_loader_open(d, n_threads, e);
+    return ST_OK;
 }
 
 static status device_open(backend_device **out, const device_spec *s, errmsg *e)
@@ -159,7 +156,8 @@ static status device_open(backend_device **out, const device_spec *s, errmsg *e)
         return errmsg_set(e, ST_RESOURCES, "cuda: no memory for the device");
     }
     d->ordinal = ordinal;
-    status st = open_all(d, s->n_threads, e);
+    d->n_threads = s->n_threads;
+    status st = open_all(d, e);
     if (st != ST_OK) {
         device_close(d);
         return st;
@@ -267,11 +265,11 @@ static void queue_close(backend_queue *q)
     free(q);
 }
 
-uint64_t cuda_queue_bytes(void)
-{
-    return CUDA_PREPARED_BYTES + CUDA_PREPARED_ROWS * sizeof(int32_t) + CUDA_PARTIAL_BYTES +
-           CUDA_EXPANDED_BYTES;
-}
+#define PAGES(bytes) (((bytes) + PLAN_CUDA_PAGE_BYTES - 1) / PLAN_CUDA_PAGE_BYTES * PLAN_CUDA_PAGE_BYTES)
+_Static_assert(PLAN_CUDA_QUEUE_BYTES == PAGES(CUDA_PREPARED_BYTES) + PAGES(CUDA_EXPANDED_BYTES) +
+                                            PAGES(CUDA_PARTIAL_BYTES) +
+                                            PAGES(CUDA_PREPARED_ROWS * sizeof(int32_t)),
+               "what queue_fill allocates is what is planned");
 
 static status queue_fill(backend_queue *q, errmsg *e)
 {
@@ -438,6 +436,9 @@ const backend *backend_cuda(void)
         .host_free = host_free,
         .weights_from_host = cuda_weights_from_host,
         .weight_open = cuda_weight_open,
+        .weights_begin = cuda_weights_begin,
+        .weights_end = cuda_weights_end,
+        .table_open = cuda_table_open,
         .queue_open = queue_open,
         .queue_close = queue_close,
         .upload = upload,
@@ -453,7 +454,9 @@ const backend *backend_cuda(void)
         .rms_norm = cuda_rms_norm,
         .matmul = cuda_matmul,
         .add_rms_norm = cuda_add_rms_norm,
+        .turn_attention = cuda_turn_attention,
         .ffn = cuda_ffn,
+        .rope_angles = cuda_rope_angles,
         .rope = cuda_rope,
         .kv_write = cuda_kv_write,
         .attention = cuda_attention,
@@ -464,7 +467,7 @@ const backend *backend_cuda(void)
         .sample = cuda_sample,
         .kv_copy_block = cuda_kv_copy_block,
         .kv_wipe_block = cuda_kv_wipe_block,
-        .weight_bytes = cuda_weight_bytes,
+        .weight_bytes = cuda_form_bytes,
         .memory = device_memory,
         .failure = failure,
         .peer = &cuda_peer_table,

@@ -7,36 +7,21 @@
 #ifndef KERNELS_CUDA_DEVICE_H
 #define KERNELS_CUDA_DEVICE_H
 
+#include "common/plan.h"
 #include "kernels/backend.h"
 #include "kernels/cuda/launch.h"
 
 #include <stdatomic.h>
 
-#define CUDA_COPIERS_MAX    12u           /* threads that bring weights into pinned memory */
-#define CUDA_SERIAL_BYTES   (256ull << 10) /* of which one thread takes care alone */
 #define CUDA_FAILURE_BYTES  200u
 #define CUDA_EVENTS         256u          /* recorded and not yet done, at most */
-#define CUDA_PIECE_BYTES    (16ull << 20) /* of weights, on their way */
+#define CUDA_WEIGHT_ALIGN   PLAN_CUDA_ALIGN_BYTES
 #define CUDA_PREPARED_BYTES (112ull << 20) /* activations in the tensor core's order, per queue */
 #define CUDA_PREPARED_ROWS  4096u
 #define CUDA_EXPANDED_BYTES (112ull << 20) /* a packed weight's values, or a part of it, per queue */
 #define CUDA_PARTIAL_BYTES  (64ull << 20) /* attention cells that wait to be merged, per queue */
 
 typedef struct cuda_weight cuda_weight;
-
-struct pool;
-
-/* Weights on their way: pinned host memory, the same on the device, and when a piece is free. */
-typedef struct {
-    struct pool *copiers; /* from the file's mapping into pinned memory */
-    cudaEvent_t handed;   /* the last weight that was handed over is in place */
-    uint64_t n_handed;
-    void *host[2], *device[2];
-    cudaEvent_t free[2];
-    uint32_t *max_bits; /* on the device */
-    cudaStream_t stream;
-    uint32_t turn;
-} cuda_loader;
 
 struct backend_device {
     int ordinal;
@@ -48,15 +33,16 @@ struct backend_device {
     uint64_t n_events;
     uint64_t allocated_bytes; /* by alloc, less what was freed */
     char *failure;            /* [CUDA_FAILURE_BYTES]: the first CUDA error, "" */
-    cuda_loader loader;
+    uint32_t n_threads;       /* that may load weights */
     cuda_weight *weights;
+    struct cuda_loading *loading; /* between weights_begin and weights_end; else NULL */
+    struct cuda_table *tables;    /* in host memory */
 };
 
 struct backend_queue {
     backend_device *device;
     cudaStream_t stream;
     cudaStream_t beside; /* for what is drained */
-    uint64_t n_weights; /* that it waits for: loader.n_handed */
     void *prepared;     /* CUDA_PREPARED_BYTES */
     int32_t *exponents; /* [CUDA_PREPARED_ROWS] */
     void *expanded;     /* CUDA_EXPANDED_BYTES */
@@ -73,8 +59,7 @@ status cuda_result(const backend_device *d, cudaError_t error, const char *call,
 
 #define TRY_CUDA(d, call, e) TRY(cuda_result(d, call, #call, e))
 
-/* Make the queue's device the current one, and the queue wait for the weights that were handed over;
- * what was prepared before may be gone after the op. */
+/* Make the queue's device the current one; what was prepared before may be gone after the op. */
 status cuda_enter(backend_queue *q);
 
 static inline void *cuda_address(dev_ptr p)
@@ -83,13 +68,15 @@ static inline void *cuda_address(dev_ptr p)
 }
 
 /* weight.c */
-status cuda_loader_open(backend_device *d, uint32_t n_threads, errmsg *e);
-void cuda_loader_close(backend_device *d);
+status cuda_weights_begin(backend_device *d, uint64_t bytes, uint32_t n, errmsg *e);
+status cuda_weights_end(backend_device *d, errmsg *e);
+void cuda_weights_close(backend_device *d);
+status cuda_table_open(backend_device *d, dev_weight *out, const void *host, dtype type, uint32_t n_in,
+                       uint32_t n_out, errmsg *e);
 status cuda_weight_open(backend_device *d, dev_weight *out, const void *host, dtype type,
                         uint32_t n_in, uint32_t n_out, errmsg *e);
 status cuda_weights_from_host(backend_device *d, dev_ptr *out, const void *host, uint64_t bytes,
                               errmsg *e);
-uint64_t cuda_queue_bytes(void); /* that a queue allocates on the device */
 bool cuda_weight_type(dtype t); /* products and embeddings of it exist */
 cuda_matrix cuda_matrix_of(const dev_weight *w);
 
@@ -105,6 +92,8 @@ status cuda_ffn(backend_queue *q, dev_ptr out, const dev_weight *gate, const dev
                 uint32_t n_rows);
 status cuda_matmul(backend_queue *q, dev_ptr out, const dev_weight *w, dev_ptr x, dev_ptr bias,
                    uint32_t n_rows);
+status cuda_rope_angles(backend_queue *q, dev_ptr cos, dev_ptr sin, const rope_waves *w,
+                        dev_ptr position, uint32_t n_rows);
 status cuda_rope(backend_queue *q, dev_ptr x, const rope_args *a, uint32_t n_heads, uint32_t n_head,
                  uint32_t n_rows);
 status cuda_kv_write(backend_queue *q, const kv_args *kv, dev_ptr k, dev_ptr v,
@@ -112,6 +101,9 @@ status cuda_kv_write(backend_queue *q, const kv_args *kv, dev_ptr k, dev_ptr v,
 status cuda_attention(backend_queue *q, dev_ptr out, dev_ptr x, const kv_args *kv,
                       const row_args *rows, uint32_t n_heads, float scale, uint32_t window,
                       uint32_t n_rows);
+status cuda_turn_attention(backend_queue *q, dev_ptr out, dev_ptr x, dev_ptr k, dev_ptr v,
+                           const rope_args *turn, const kv_args *kv, const row_args *rows,
+                           uint32_t n_heads, float scale, uint32_t window, uint32_t n_rows);
 status cuda_silu_mul(backend_queue *q, dev_ptr out, dev_ptr gate, dev_ptr up, uint64_t n);
 status cuda_gelu_mul(backend_queue *q, dev_ptr out, dev_ptr gate, dev_ptr up, uint64_t n);
 status cuda_add(backend_queue *q, dev_ptr x, dev_ptr y, uint64_t n);

@@ -1,76 +1,63 @@
-// Embedding rows, gathered from any of the weights' forms; exact but for the roundings that the
-// form itself made (launch.h).
-#include "kernels/cuda/forms.cuh"
+// Embedding rows, gathered from a table in host memory, as the file stores them: a block takes a run of
+// one row's bytes over the bus at once, and makes of them the values that the cpu makes (quant.h).
+#include "kernels/cuda/dequant.cuh"
 
-// A value of a super-block: the lane's word or words, its scale undone.
-static __device__ float unit_value(cuda_form form, const char *unit, uint32_t o, uint32_t k)
+static constexpr uint32_t RUN = 2048; // values; whole blocks of every type, at most 8192 bytes
+
+static __device__ float half_at(const uint8_t *p)
 {
-    uint32_t place = value_place(o, k % BLOCK_IN), lane = place / 8, i = place % 8, block = k / 32;
-    if (form == FORM_Q4K) {
-        uint32_t word = *(const uint32_t *)(unit + block / 4 * 512 + lane * 16 + block % 4 * 4);
-        const uint8_t *s = (const uint8_t *)unit + form_q4k::scales_at + o * 16 + block * 2;
-        const __half *d = (const __half *)(unit + form_q4k::d_at + o * 4);
-        float scale = __fmul_rn(__half2float(d[0]), (float)s[0]);
-        float min = __fmul_rn(__half2float(d[1]), (float)s[1]);
-        return __half2float(
-            __float2half_rn(__fmaf_rn(scale, (float)(word >> (4 * i) & 15), -min)));
-    }
-    if (form == FORM_K8) {
-        const uint8_t *s = (const uint8_t *)unit + form_k8::scales_at + o * 32 + k / 16 * 2;
-        const __half *d = (const __half *)(unit + form_k8::d_at + o * 4);
-        float scale = __fmul_rn(__half2float(d[0]), (float)((int)s[0] - 128));
-        float min = __fmul_rn(__half2float(d[1]), (float)s[1]);
-        int q = (int)(uint8_t)unit[block * 256 + place] - 128;
-        return __half2float(__float2half_rn(__fmaf_rn(scale, (float)q, -min)));
-    }
-    uint32_t words[3], f = block % 2 * 8 + i;
-    for (uint32_t c = 0; c < 3; c++) {
-        uint32_t w = block / 2 * 3 + c;
-        words[c] = *(const uint32_t *)(unit + w / 4 * 512 + lane * 16 + w % 4 * 4);
-    }
-    uint32_t q = f < 15 ? words[f / 5] >> (f % 5 * 6) & 63
-                        : words[0] >> 30 | words[1] >> 30 << 2 | words[2] >> 30 << 4;
-    int s = (int)(uint8_t)unit[form_q6k::scales_at + o * 16 + k / 16] - 128;
-    float d = __half2float(*(const __half *)(unit + form_q6k::d_at + o * 2));
-    return __half2float(
-        __float2half_rn(__fmul_rn(__fmul_rn(d, (float)s), (float)((int)q - 32))));
+    return __half2float(__ushort_as_half(load_u16(p)));
 }
 
-static __device__ float weight_value(const cuda_matrix &w, uint32_t o, uint32_t k)
+// value = s * q, or fma(s, q, m) for the types with a minimum; b begins a run's bytes.
+static __device__ float stored_value(dtype type, uint32_t block_values, uint32_t block_bytes,
+                                     const uint8_t *b, uint32_t i)
 {
-    const char *data = (const char *)w.data;
-    if (w.form == FORM_ROWS) return ((const float *)data)[(uint64_t)o * w.n_in + k];
-    uint32_t unit_in = cuda_unit_blocks(w.form) * BLOCK_IN;
-    const char *unit = data + o / TILE_OUT * cuda_tile_bytes(w.form, w.n_in) +
-                       (uint64_t)(k / unit_in) * cuda_unit_bytes(w.form);
-    if (cuda_unit_blocks(w.form) > 1)
-        return unit_value(w.form, unit, o % TILE_OUT, k % unit_in);
-    if (w.form == FORM_F16) {
-        float v = __half2float(((const __half *)unit)[core_place(o % TILE_OUT, k % BLOCK_IN)]);
-        int half = -w.exponent / 2;
-        return __fmul_rn(__fmul_rn(v, pow2(half)), pow2(-w.exponent - half));
+    if (type == DT_F32) return __uint_as_float(load_u32(b + 4 * i));
+    if (type == DT_F16) return half_at(b + 2 * i);
+    if (type == DT_BF16) return __uint_as_float((uint32_t)load_u16(b + 2 * i) << 16);
+    b += i / block_values * block_bytes;
+    i %= block_values;
+    if (block_values == 32) {
+        float s = half_at(b), q = (float)block_integer(type, b, i);
+        return type == DT_Q4_1 || type == DT_Q5_1 ? __fmaf_rn(s, q, half_at(b + 2)) : __fmul_rn(s, q);
     }
-    uint32_t place = value_place(o % TILE_OUT, k % BLOCK_IN);
-    float q = (float)((int)(uint8_t)unit[place] - 128);
-    const __half *scales = (const __half *)(unit + 256);
-    if (w.form == FORM_Q8) return __fmul_rn(__half2float(scales[o % TILE_OUT]), q);
-    const __half *both = scales + o % TILE_OUT * 2;
-    return __fmaf_rn(__half2float(both[0]), q, __half2float(both[1]));
+    int scale, min;
+    uint32_t d = super_d(type, b);
+    super_scale(type, b, i / 16, &scale, &min);
+    float s = __fmul_rn(__half2float(__ushort_as_half((uint16_t)d)), (float)scale);
+    float q = (float)super_integer(type, b, i);
+    if (type != DT_Q2_K && type != DT_Q4_K && type != DT_Q5_K) return __fmul_rn(s, q);
+    float dmin = __half2float(__ushort_as_half((uint16_t)(d >> 16)));
+    return __fmaf_rn(s, q, __fmul_rn(-dmin, (float)min));
 }
 
-static __global__ void embed(float *out, const cuda_matrix table, const uint32_t *tokens,
-                             float scale)
+// Loads of 16 bytes may begin before the run and end behind it, never outside its pages.
+static __global__ void embed(float *out, const uint8_t *table, dtype type, uint32_t block_values,
+                             uint32_t block_bytes, uint32_t n_in, const uint32_t *tokens, float scale)
 {
+    __shared__ uint4 bytes[RUN * 4 / 16 + 2];
     kernel_begin();
-    uint32_t r = blockIdx.x, token = tokens[r];
-    for (uint32_t i = threadIdx.x; i < table.n_in; i += blockDim.x) {
-        float v = weight_value(table, token, i);
-        out[(uint64_t)r * table.n_in + i] = scale != 1.0f ? __fmul_rn(v, scale) : v;
+    uint64_t row_bytes = (uint64_t)n_in / block_values * block_bytes;
+    uint32_t r = blockIdx.x, first = blockIdx.y * RUN, n = min(RUN, n_in - first);
+    const uint8_t *from = table + tokens[r] * row_bytes + (uint64_t)(first / block_values) * block_bytes;
+    uint32_t skip = (uint32_t)((uintptr_t)from % 16);
+    const uint4 *line = (const uint4 *)(from - skip);
+    uint32_t n_lines = (skip + n / block_values * block_bytes + 15) / 16;
+    for (uint32_t i = threadIdx.x; i < n_lines; i += blockDim.x)
+        bytes[i] = line[i];
+    __syncthreads();
+    for (uint32_t i = threadIdx.x; i < n; i += blockDim.x) {
+        float v = stored_value(type, block_values, block_bytes, (const uint8_t *)bytes + skip, i);
+        out[(uint64_t)r * n_in + first + i] = scale != 1.0f ? __fmul_rn(v, scale) : v;
     }
 }
 
-cudaError_t cuda_launch_embed(cudaStream_t s, float *out, const cuda_matrix *table,
+cudaError_t cuda_launch_embed(cudaStream_t s, float *out, const void *table, dtype type, uint32_t n_in,
                               const uint32_t *tokens, float scale, uint32_t n_rows)
 {
-    return start(embed, n_rows, 256, 0, s, out, *table, tokens, scale);
+    const dtype_info *info = dtype_get(type);
+    dim3 grid(n_rows, (n_in + RUN - 1) / RUN);
+    return start(embed, grid, 256, 0, s, out, (const uint8_t *)table, type, info->block_values,
+                 info->block_bytes, n_in, tokens, scale);
 }

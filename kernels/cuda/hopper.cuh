@@ -174,20 +174,21 @@ static inline cudaError_t start_pairs(void (*kernel)(P...), dim3 grid, uint32_t 
     "%80,%81,%82,%83,%84,%85,%86,%87,%88,%89,%90,%91,%92,%93,%94,%95," \
     "%96,%97,%98,%99,%100,%101,%102,%103,%104,%105,%106,%107,%108,%109,%110,%111," \
     "%112,%113,%114,%115,%116,%117,%118,%119,%120,%121,%122,%123,%124,%125,%126,%127"
-#define WGMMA_OUT_8(d, i) \
-    "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), \
-        "+f"(d[i + 6]), "+f"(d[i + 7])
-#define WGMMA_OUT_32(d, i) \
-    WGMMA_OUT_8(d, i), WGMMA_OUT_8(d, i + 8), WGMMA_OUT_8(d, i + 16), WGMMA_OUT_8(d, i + 24)
-#define WGMMA_OUT_64(d, i) WGMMA_OUT_32(d, i), WGMMA_OUT_32(d, i + 32)
-#define WGMMA_OUT_128(d, i) WGMMA_OUT_64(d, i), WGMMA_OUT_64(d, i + 64)
+#define WGMMA_REGS_8(k, d, i) \
+    k(d[i]), k(d[i + 1]), k(d[i + 2]), k(d[i + 3]), k(d[i + 4]), k(d[i + 5]), k(d[i + 6]), \
+        k(d[i + 7])
+#define WGMMA_REGS_32(k, d, i) \
+    WGMMA_REGS_8(k, d, i), WGMMA_REGS_8(k, d, i + 8), WGMMA_REGS_8(k, d, i + 16), \
+        WGMMA_REGS_8(k, d, i + 24)
+#define WGMMA_REGS_64(k, d, i) WGMMA_REGS_32(k, d, i), WGMMA_REGS_32(k, d, i + 32)
+#define WGMMA_REGS_128(k, d, i) WGMMA_REGS_64(k, d, i), WGMMA_REGS_64(k, d, i + 64)
 
 // d[64 rows x 256] += a[64 x 16] b[16 x 256], both in shared memory.
 __device__ __forceinline__ void wgmma(float (&d)[128], uint64_t a, uint64_t b)
 {
     asm volatile(
         "wgmma.mma_async.sync.aligned.m64n256k16.f32.f16.f16 {" WGMMA_D_128 "}, %128, %129, 1, 1, 1, 0, 0;"
-        : WGMMA_OUT_128(d, 0)
+        : WGMMA_REGS_128("+f", d, 0)
         : "l"(a), "l"(b));
 }
 
@@ -196,7 +197,7 @@ __device__ __forceinline__ void wgmma(float (&d)[64], uint64_t a, uint64_t b)
 {
     asm volatile(
         "wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 {" WGMMA_D_64 "}, %64, %65, 1, 1, 1, 0, 0;"
-        : WGMMA_OUT_64(d, 0)
+        : WGMMA_REGS_64("+f", d, 0)
         : "l"(a), "l"(b));
 }
 
@@ -205,8 +206,30 @@ __device__ __forceinline__ void wgmma(float (&d)[32], uint64_t a, uint64_t b)
 {
     asm volatile(
         "wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 {" WGMMA_D_32 "}, %32, %33, 1, 1, 1, 0, 0;"
-        : WGMMA_OUT_32(d, 0)
+        : WGMMA_REGS_32("+f", d, 0)
         : "l"(a), "l"(b));
+}
+
+// d[64 rows x 256] += a[64 x 16] b[16 x 256], a in registers as mma_step takes it.
+__device__ __forceinline__ void wgmma_rows_from(float (&d)[128], uint32_t a0, uint32_t a1,
+                                                uint32_t a2, uint32_t a3, uint64_t b)
+{
+    asm volatile(
+        "wgmma.mma_async.sync.aligned.m64n256k16.f32.f16.f16 {" WGMMA_D_128
+        "}, {%128,%129,%130,%131}, %132, 1, 1, 1, 0;"
+        : WGMMA_REGS_128("+f", d, 0)
+        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "l"(b));
+}
+
+// The same from zero: d is only written.
+__device__ __forceinline__ void wgmma_rows_begin(float (&d)[128], uint32_t a0, uint32_t a1,
+                                                 uint32_t a2, uint32_t a3, uint64_t b)
+{
+    asm volatile(
+        "wgmma.mma_async.sync.aligned.m64n256k16.f32.f16.f16 {" WGMMA_D_128
+        "}, {%128,%129,%130,%131}, %132, 0, 1, 1, 0;"
+        : WGMMA_REGS_128("=f", d, 0)
+        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "l"(b));
 }
 
 // The same with a in registers, as mma_step takes it, and b with its columns side by side (rows of k).
@@ -215,7 +238,7 @@ __device__ __forceinline__ void wgmma_from(float (&d)[64], uint32_t a0, uint32_t
 {
     asm volatile(
         "wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 {" WGMMA_D_64 "}, {%64,%65,%66,%67}, %68, 1, 1, 1, 1;"
-        : WGMMA_OUT_64(d, 0)
+        : WGMMA_REGS_64("+f", d, 0)
         : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "l"(b));
 }
 
@@ -225,7 +248,7 @@ __device__ __forceinline__ void wgmma_from(float (&d)[32], uint32_t a0, uint32_t
 {
     asm volatile(
         "wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 {" WGMMA_D_32 "}, {%32,%33,%34,%35}, %36, 1, 1, 1, 1;"
-        : WGMMA_OUT_32(d, 0)
+        : WGMMA_REGS_32("+f", d, 0)
         : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "l"(b));
 }
 

@@ -1,14 +1,18 @@
 // Products of many rows: tiles of 128 rows and up to 256 outputs. A block is three warpgroups: one
 // thread of the first lets the copy engine fill a ring of stages (64 values of k), the other two
-// multiply, 64 rows each. Two blocks of a cluster take neighbouring rows of the same outputs, and each brings
-// both of them half of the weights. A persistent grid walks the tiles, rows first, so that what is
-// in the cache is read again. Between segments the sums wait in `out`, each in its own thread's
-// places.
+// multiply, 64 rows each. Two blocks of a cluster take neighbouring rows of the same outputs, and
+// each brings both of them half of the weights. A persistent grid walks the tiles, a band of rows
+// first, so that what is in the cache is read again. Rows lie in shared memory as the copy engine's
+// swizzle leaves them, weights as the core matrices that they are in memory. Between segments the
+// sums wait in `out`, each in its own thread's places.
 #include "kernels/cuda/hopper.cuh"
 
 static constexpr uint32_t ROWS = 128, GROUP = 8; // GROUP: rows of a core matrix
+static constexpr uint32_t BAND = 8;              // clusters' rows that tiles go through together
 static constexpr uint32_t STEP = 2;              // blocks of k in a stage
-static constexpr uint32_t GROUP_BYTES = STEP * F16_BLOCK, X_BYTES = ROWS / GROUP * GROUP_BYTES;
+static constexpr uint32_t STEP_BYTES = STEP * BLOCK_IN * 2, X_BYTES = ROWS * STEP_BYTES;
+static constexpr uint32_t GROUP_BYTES = STEP * F16_BLOCK;
+static_assert(STEP_BYTES == 128, "a row of a stage is as wide as the swizzle");
 
 // By the number of outputs in a tile: a stage holds 128 rows' part, then the outputs'.
 template <uint32_t OUTS> struct ring_of {
@@ -28,6 +32,18 @@ struct prompt_args {
     int32_t w_exponent;
 };
 
+struct tile_place {
+    uint32_t row_pair, out_tile;
+};
+
+// Tiles go through a band of rows, then to the next outputs; when all are done, to the next band.
+static __device__ __forceinline__ tile_place place_of(const prompt_args &a, uint32_t tile)
+{
+    uint32_t of_band = BAND * (a.n_tiles / a.n_row_pairs), first = tile / of_band * BAND;
+    uint32_t n_rows = min(BAND, a.n_row_pairs - first);
+    return {first + tile % of_band % n_rows, tile % of_band / n_rows};
+}
+
 // The stages of a tile come segment by segment, STEP blocks each, a shorter one at a segment's end.
 template <uint32_t OUTS>
 static __device__ void fill_ring(const prompt_args &a, char *stages, uint64_t *full,
@@ -37,8 +53,8 @@ static __device__ void fill_ring(const prompt_args &a, char *stages, uint64_t *f
     uint32_t rank = cluster_rank();
     ring_place at = {0, 1}; // a ring that nobody has used yet is empty
     for (uint32_t tile = blockIdx.x / 2; tile < a.n_tiles; tile += gridDim.x / 2) {
-        uint32_t row_tile = tile % a.n_row_pairs * 2 + rank, out_tile = tile / a.n_row_pairs;
-        uint32_t x_group = row_tile * (ROWS / GROUP);
+        tile_place t = place_of(a, tile);
+        uint32_t row_tile = t.row_pair * 2 + rank, out_tile = t.out_tile;
         uint32_t w_group = out_tile * (OUTS / GROUP) + rank * ring::half_groups;
         for (uint32_t begin = 0; begin < a.n_blocks; begin += a.segment_blocks) {
             uint32_t end = min(begin + a.segment_blocks, a.n_blocks);
@@ -46,7 +62,7 @@ static __device__ void fill_ring(const prompt_args &a, char *stages, uint64_t *f
                 char *to = stages + at.slot * ring::bytes;
                 barrier_wait(empty + at.slot, at.parity);
                 barrier_expect(full + at.slot, ring::bytes);
-                fetch_box(to, &a.x, b * (F16_BLOCK / 8), x_group, full + at.slot);
+                fetch_box(to, &a.x, b * BLOCK_IN, row_tile * ROWS, full + at.slot);
                 fetch_box_to(to + X_BYTES + rank * ring::half_bytes, &a.w, b * (F16_BLOCK / 8), w_group,
                              full + at.slot, 3);
                 at.next(ring::slots);
@@ -147,11 +163,12 @@ static __device__ void multiply_tiles(const prompt_args &a, char *stages, uint64
 {
     using ring = ring_of<OUTS>;
     uint32_t rank = cluster_rank(), group = threadIdx.x / 128 - 1, warp = threadIdx.x / 32 % 4;
-    uint32_t x_at = group * (64 / GROUP * GROUP_BYTES);
+    uint32_t x_at = group * 64 * STEP_BYTES;
     ring_place at = {0, 0};
     float d[OUTS / 2];
     for (uint32_t tile = blockIdx.x / 2; tile < a.n_tiles; tile += gridDim.x / 2) {
-        uint32_t row_tile = tile % a.n_row_pairs * 2 + rank, out_tile = tile / a.n_row_pairs;
+        tile_place t = place_of(a, tile);
+        uint32_t row_tile = t.row_pair * 2 + rank, out_tile = t.out_tile;
         uint32_t row = row_tile * ROWS + group * 64 + warp * 16;
         for (uint32_t begin = 0; begin < a.n_blocks; begin += a.segment_blocks) {
             uint32_t end = min(begin + a.segment_blocks, a.n_blocks), before = ring::slots, b = begin;
@@ -160,14 +177,14 @@ static __device__ void multiply_tiles(const prompt_args &a, char *stages, uint64
                 d[i] = 0;
             wgmma_settle(d);
             for (; b + 1 < end; b += STEP) {
-                uint64_t xs = operand_at(stages + at.slot * ring::bytes + x_at, 128, GROUP_BYTES);
+                uint64_t xs = swizzled_at(stages + at.slot * ring::bytes + x_at, 16);
                 uint64_t ws = operand_at(stages + at.slot * ring::bytes + X_BYTES, 128, GROUP_BYTES);
                 barrier_wait(full + at.slot, at.parity);
                 wgmma_begin();
                 wgmma(d, xs, ws);
-                wgmma(d, operand_further(xs, 256), operand_further(ws, 256));
-                wgmma(d, operand_further(xs, 512), operand_further(ws, 512));
-                wgmma(d, operand_further(xs, 768), operand_further(ws, 768));
+                wgmma(d, operand_further(xs, 32), operand_further(ws, 256));
+                wgmma(d, operand_further(xs, 64), operand_further(ws, 512));
+                wgmma(d, operand_further(xs, 96), operand_further(ws, 768));
                 wgmma_commit();
                 wgmma_wait<1>();
                 if (before < ring::slots) release(empty + before);
@@ -175,12 +192,12 @@ static __device__ void multiply_tiles(const prompt_args &a, char *stages, uint64
                 at.next(ring::slots);
             }
             if (b < end) { // half a stage
-                uint64_t xs = operand_at(stages + at.slot * ring::bytes + x_at, 128, GROUP_BYTES);
+                uint64_t xs = swizzled_at(stages + at.slot * ring::bytes + x_at, 16);
                 uint64_t ws = operand_at(stages + at.slot * ring::bytes + X_BYTES, 128, GROUP_BYTES);
                 barrier_wait(full + at.slot, at.parity);
                 wgmma_begin();
                 wgmma(d, xs, ws);
-                wgmma(d, operand_further(xs, 256), operand_further(ws, 256));
+                wgmma(d, operand_further(xs, 32), operand_further(ws, 256));
                 wgmma_commit();
                 wgmma_wait<1>();
                 if (before < ring::slots) release(empty + before);
@@ -242,16 +259,14 @@ cudaError_t cuda_prompt_setup(cuda_prompt *p)
     return e == cudaSuccess ? allow<64>() : e;
 }
 
-// Groups of 8 rows, each n_blocks blocks of k, as elements of 8 bytes; what lies outside is zero.
-static cudaError_t map_tiles(const cuda_prompt *p, CUtensorMap *map, const void *data,
-                             uint32_t n_groups, uint32_t n_blocks, uint32_t box_groups)
+static cudaError_t map_box(const cuda_prompt *p, CUtensorMap *map, CUtensorMapDataType type,
+                           const void *data, uint64_t width, uint64_t height, uint64_t pitch_bytes,
+                           uint32_t box_width, uint32_t box_height, CUtensorMapSwizzle swizzle)
 {
-    cuuint64_t size[2] = {(cuuint64_t)n_blocks * (F16_BLOCK / 8), n_groups};
-    cuuint64_t stride[1] = {(cuuint64_t)n_blocks * F16_BLOCK};
-    cuuint32_t box[2] = {GROUP_BYTES / 8, box_groups}, step[2] = {1, 1};
+    cuuint64_t size[2] = {width, height}, stride[1] = {pitch_bytes};
+    cuuint32_t box[2] = {box_width, box_height}, step[2] = {1, 1};
     CUresult r = ((encode_tiled)p->encode_tiled)(
-        map, CU_TENSOR_MAP_DATA_TYPE_UINT64, 2, (void *)data, size, stride, box, step,
-        CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_NONE,
+        map, type, 2, (void *)data, size, stride, box, step, CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle,
         CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
     return r == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue;
 }
@@ -260,7 +275,10 @@ template <uint32_t OUTS>
 static cudaError_t launch(cudaStream_t s, const cuda_prompt *p, prompt_args &a, const void *w)
 {
     uint32_t n_groups = (a.n_out + GROUP - 1) / GROUP;
-    cudaError_t e = map_tiles(p, &a.w, w, n_groups, a.n_blocks, ring_of<OUTS>::half_groups);
+    cudaError_t e = map_box(p, &a.w, CU_TENSOR_MAP_DATA_TYPE_UINT64, w,
+                            (uint64_t)a.n_blocks * (F16_BLOCK / 8), n_groups,
+                            (uint64_t)a.n_blocks * F16_BLOCK, GROUP_BYTES / 8,
+                            ring_of<OUTS>::half_groups, CU_TENSOR_MAP_SWIZZLE_NONE);
     if (e != cudaSuccess) return e;
     a.n_tiles = a.n_row_pairs * ((a.n_out + OUTS - 1) / OUTS);
     return start_pairs(matmul_prompt<OUTS>, dim3(min(p->n_sms / 2, a.n_tiles) * 2), 384,
@@ -289,8 +307,10 @@ cudaError_t cuda_matmul_many(cudaStream_t s, const cuda_prompt *p, float *out, u
     a.n_rows = n_rows;
     a.n_row_pairs = (n_rows + 2 * ROWS - 1) / (2 * ROWS);
     a.w_exponent = w->exponent;
-    cudaError_t e = map_tiles(p, &a.x, prepared, (n_rows + GROUP - 1) / GROUP, a.n_blocks,
-                              ROWS / GROUP);
+    cudaError_t e = map_box(p, &a.x, CU_TENSOR_MAP_DATA_TYPE_FLOAT16, prepared,
+                            (uint64_t)a.n_blocks * BLOCK_IN, n_rows,
+                            (uint64_t)a.n_blocks * BLOCK_IN * 2, STEP * BLOCK_IN, ROWS,
+                            CU_TENSOR_MAP_SWIZZLE_128B);
     if (e != cudaSuccess) return e;
     uint64_t cost = turns_cost(p, a, 256), cost_128 = turns_cost(p, a, 128);
     uint64_t cost_64 = turns_cost(p, a, 64);

@@ -16,8 +16,8 @@ status cuda_embed(backend_queue *q, dev_ptr out, const dev_weight *table, dev_pt
                   float scale, uint32_t n_rows)
 {
     if (n_rows == 0) return ST_OK;
-    cuda_matrix m = cuda_matrix_of(table);
-    LAUNCH(q, cuda_launch_embed, cuda_address(out), &m, cuda_address(tokens), scale, n_rows);
+    LAUNCH(q, cuda_launch_embed, cuda_address(out), cuda_address(table->data), table->type, table->n_in,
+           cuda_address(tokens), scale, n_rows);
     return ST_OK;
 }
 
@@ -51,14 +51,15 @@ static status norm(backend_queue *q, dev_ptr out, dev_ptr x, dev_ptr y, dev_ptr 
                    float eps, uint32_t n_rows)
 {
     if (n_rows == 0) return ST_OK;
-    float *to = cuda_address(out);
-    const float *by = cuda_address(w);
-    if (n_rows <= DECODE_ROWS || !cuda_rms_norm_prepares(to, by, n) || n_rows > prepared_rows_max(n)) {
-        LAUNCH(q, cuda_launch_rms_norm, to, cuda_address(x), cuda_address(y), by, n, eps, n_rows);
+    float *to = cuda_address(out), *from = cuda_address(x);
+    const float *more = cuda_address(y), *by = cuda_address(w);
+    if (n_rows <= DECODE_ROWS || n_rows > prepared_rows_max(n) ||
+        !cuda_rms_norm_prepares(to, from, more, by, n)) {
+        LAUNCH(q, cuda_launch_rms_norm, to, from, more, by, n, eps, n_rows);
         return ST_OK;
     }
-    LAUNCH(q, cuda_launch_rms_norm_prepare, to, cuda_address(x), cuda_address(y), by, n, eps, n_rows,
-           q->prepared, q->exponents);
+    LAUNCH(q, cuda_launch_rms_norm_prepare, to, from, more, by, n, eps, n_rows, q->prepared,
+           q->exponents);
     q->prepared_x = out.addr; /* most norms are a product's rows next */
     q->prepared_n = n;
     q->prepared_rows = n_rows;
@@ -182,6 +183,15 @@ status cuda_ffn(backend_queue *q, dev_ptr out, const dev_weight *gate, const dev
 
 /* --- the rest ------------------------------------------------------------------------------- */
 
+status cuda_rope_angles(backend_queue *q, dev_ptr cos, dev_ptr sin, const rope_waves *w,
+                        dev_ptr position, uint32_t n_rows)
+{
+    if (n_rows == 0) return ST_OK;
+    LAUNCH(q, cuda_launch_rope_angles, cuda_address(cos), cuda_address(sin),
+           cuda_address(w->frequency), w->magnitude, w->n_pairs, cuda_address(position), n_rows);
+    return ST_OK;
+}
+
 status cuda_rope(backend_queue *q, dev_ptr x, const rope_args *a, uint32_t n_heads, uint32_t n_head,
                  uint32_t n_rows)
 {
@@ -259,7 +269,8 @@ status cuda_kv_write(backend_queue *q, const kv_args *kv, dev_ptr k, dev_ptr v,
 {
     if (n_rows == 0) return ST_OK;
     cuda_kv a = kv_of(kv, rows);
-    LAUNCH(q, cuda_launch_kv_write, &a, cuda_address(k), cuda_address(v), n_rows);
+    const cuda_turn none = {0};
+    LAUNCH(q, cuda_launch_kv_write, &a, cuda_address(k), cuda_address(v), &none, n_rows);
     return ST_OK;
 }
 
@@ -276,6 +287,18 @@ static uint32_t cells_of(const backend_queue *q, const kv_args *kv, const row_ar
     return bytes <= CUDA_PARTIAL_BYTES ? n_cells : 0;
 }
 
+static bool is_f16(const kv_args *kv)
+{
+    return kv->type == DT_F16 && kv->n_head % 8 == 0 && kv->n_head <= 256;
+}
+
+/* Many rows, and few tables among them. */
+static bool is_prompt(const kv_args *kv, const row_args *rows, uint32_t n_rows)
+{
+    return is_f16(kv) && cuda_attention_prompt_takes(kv->n_head) && rows->n_runs > 0 &&
+           n_rows / PROMPT_RUN >= rows->n_runs;
+}
+
 status cuda_attention(backend_queue *q, dev_ptr out, dev_ptr x, const kv_args *kv,
                       const row_args *rows, uint32_t n_heads, float scale, uint32_t window,
                       uint32_t n_rows)
@@ -283,11 +306,11 @@ status cuda_attention(backend_queue *q, dev_ptr out, dev_ptr x, const kv_args *k
     CHECK(kv->n_head <= ATTENTION_HEAD_MAX && n_heads % kv->n_kv_heads == 0);
     if (n_rows == 0) return ST_OK;
     cuda_kv a = kv_of(kv, rows);
-    bool f16 = kv->type == DT_F16 && kv->n_head % 8 == 0 && kv->n_head <= 256;
-    bool prompt = rows->n_runs > 0 && n_rows / PROMPT_RUN >= rows->n_runs;
-    if (f16 && prompt && cuda_attention_prompt_takes(kv->n_head)) {
+    bool f16 = is_f16(kv);
+    if (is_prompt(kv, rows, n_rows)) {
+        const cuda_turn none = {0};
         LAUNCH(q, cuda_launch_attention_prompt, &q->device->prompt, cuda_address(out),
-               cuda_address(x), &a, n_heads, scale, window, n_rows);
+               cuda_address(x), &a, &none, n_heads, scale, window, n_rows);
         return ST_OK;
     }
     uint32_t n_cells = cells_of(q, kv, rows, n_heads, n_rows, f16);
@@ -301,6 +324,28 @@ status cuda_attention(backend_queue *q, dev_ptr out, dev_ptr x, const kv_args *k
         LAUNCH(q, cuda_launch_attention_cells, cuda_address(out), cuda_address(x), &a, n_heads,
                scale, window, n_rows, q->partial, n_cells);
     }
+    return ST_OK;
+}
+
+/* A prompt's queries and keys are turned where they are read. */
+status cuda_turn_attention(backend_queue *q, dev_ptr out, dev_ptr x, dev_ptr k, dev_ptr v,
+                           const rope_args *turn, const kv_args *kv, const row_args *rows,
+                           uint32_t n_heads, float scale, uint32_t window, uint32_t n_rows)
+{
+    CHECK(kv->n_head <= ATTENTION_HEAD_MAX && n_heads % kv->n_kv_heads == 0);
+    CHECK(turn->n_rot % 2 == 0 && turn->n_rot <= kv->n_head);
+    cuda_kv a = kv_of(kv, rows);
+    cuda_turn by = {cuda_address(turn->cos), cuda_address(turn->sin), turn->n_rot, turn->neox};
+    if (!is_prompt(kv, rows, n_rows) ||
+        !cuda_turns(&by, &a, cuda_address(x), cuda_address(k), cuda_address(v))) {
+        TRY(cuda_rope(q, x, turn, n_heads, kv->n_head, n_rows));
+        TRY(cuda_rope(q, k, turn, kv->n_kv_heads, kv->n_head, n_rows));
+        TRY(cuda_kv_write(q, kv, k, v, rows, n_rows));
+        return cuda_attention(q, out, x, kv, rows, n_heads, scale, window, n_rows);
+    }
+    LAUNCH(q, cuda_launch_kv_write, &a, cuda_address(k), cuda_address(v), &by, n_rows);
+    LAUNCH(q, cuda_launch_attention_prompt, &q->device->prompt, cuda_address(out), cuda_address(x),
+           &a, &by, n_heads, scale, window, n_rows);
     return ST_OK;
 }
 

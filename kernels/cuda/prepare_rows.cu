@@ -1,5 +1,5 @@
 // Activations for the tensor core: for few rows in the order of its first operand, one block per row
-// (and per empty row of the last group of 16); for many as core matrices.
+// (and per empty row of the last group of 16); for many row by row.
 #include "kernels/cuda/activation.cuh"
 
 __global__ void __launch_bounds__(256) prepare_rows(uint32_t *prepared, int32_t *exponents,
@@ -40,7 +40,7 @@ cudaError_t cuda_prepare_rows(cudaStream_t s, void *prepared, int32_t *exponents
 struct row_as_it_is
 {
     const float *x;
-    __device__ __forceinline__ void take(float v[8], uint64_t at) const
+    __device__ __forceinline__ void take(float (&v)[8], uint64_t at) const
     {
         *(float4 *)v = *(const float4 *)(x + at);
         *(float4 *)(v + 4) = *(const float4 *)(x + at + 4);
@@ -54,14 +54,15 @@ struct row_as_it_is
 template <bool GELU> struct row_of_glu
 {
     const float *gate, *up;
-    __device__ __forceinline__ void take(float v[8], uint64_t at) const
+    __device__ __forceinline__ void take(float (&v)[8], uint64_t at) const
     {
         float u[8];
         row_as_it_is{gate}.take(v, at);
         row_as_it_is{up}.take(u, at);
+        activate<GELU>(v);
 #pragma unroll
         for (uint32_t i = 0; i < 8; i++)
-            v[i] = __fmul_rn(GELU ? gelu(v[i]) : silu(v[i]), u[i]);
+            v[i] = __fmul_rn(v[i], u[i]);
     }
     __device__ __forceinline__ float one(uint64_t at) const
     {
@@ -106,12 +107,12 @@ static __global__ void __launch_bounds__(256)
         largest = max(largest, magnitude_bits(source.one(row + i)));
     int exponent = cuda_scale_exponent(block_max(largest, room));
     if (threadIdx.x == 0) exponents[r] = exponent;
-    uint4 *to = prepared + (uint64_t)(r / 8) * n_chunks * 8 + r % 8;
+    uint4 *to = prepared + (uint64_t)r * n_chunks;
     for (uint32_t c = threadIdx.x; c < n_chunks; c += 256) {
         float v[8];
         for (uint32_t i = 0; i < 8; i++)
             v[i] = c * 8 + i < n ? source.one(row + c * 8 + i) : 0.0f;
-        to[c * 8] = chunk_of(v, pow2(exponent));
+        to[c] = chunk_of(v, pow2(exponent));
     }
 }
 

@@ -26,13 +26,14 @@ static __global__ void __launch_bounds__(256)
         to[i] = __fmul_rn(__fmul_rn(row[i], s), w[i]);
 }
 
-// The same, and the result prepared for a product of many rows: n of a multiple of 8 up to 8192. The
-// row waits in shared memory to be taken by eights.
+// The same, and the result prepared for a product of many rows: n of a multiple of 8 up to 2048 for
+// each of EACH. The row is read by fours and waits in shared memory to be summed in the order above
+// and taken by eights.
+template <uint32_t EACH>
 static __global__ void __launch_bounds__(256)
     rms_norm_prepare(float *out, float *x, const float *y, const float *w, uint32_t n, float eps,
                      uint4 *prepared, int32_t *exponents)
 {
-    constexpr uint32_t EACH = 4;
     extern __shared__ __align__(16) float held[];
     __shared__ float room[8];
     __shared__ uint32_t max_room[8];
@@ -40,14 +41,28 @@ static __global__ void __launch_bounds__(256)
     uint32_t r = blockIdx.x, n_chunks = cuda_blocks_in(n) * 4, largest = 0;
     uint64_t at = (uint64_t)r * n;
     float sum = 0, v[EACH][8];
-#pragma unroll 8
-    for (uint32_t i = threadIdx.x; i < n; i += 256) {
-        float h = x[at + i];
-        if (y != nullptr) x[at + i] = h = __fadd_rn(h, y[at + i]);
-        held[i] = h;
-        sum = __fmaf_rn(h, h, sum);
+    float4 h[2 * EACH], a[2 * EACH], *row = (float4 *)(x + at);
+#pragma unroll
+    for (uint32_t j = 0; j < 2 * EACH; j++) {
+        uint32_t i = j * 256 + threadIdx.x;
+        if (i * 4 >= n) continue;
+        h[j] = row[i];
+        if (y != nullptr) a[j] = ((const float4 *)(y + at))[i];
     }
-    float s = norm_scale(block_sum(sum, room), n, eps); // all of the row is held
+#pragma unroll
+    for (uint32_t j = 0; j < 2 * EACH; j++) {
+        uint32_t i = j * 256 + threadIdx.x;
+        if (i * 4 >= n) continue;
+        if (y != nullptr)
+            row[i] = h[j] = make_float4(__fadd_rn(h[j].x, a[j].x), __fadd_rn(h[j].y, a[j].y),
+                                        __fadd_rn(h[j].z, a[j].z), __fadd_rn(h[j].w, a[j].w));
+        ((float4 *)held)[i] = h[j];
+    }
+    __syncthreads();
+#pragma unroll 8
+    for (uint32_t i = threadIdx.x; i < n; i += 256)
+        sum = __fmaf_rn(held[i], held[i], sum);
+    float s = norm_scale(block_sum(sum, room), n, eps);
 #pragma unroll
     for (uint32_t j = 0; j < EACH; j++) {
         uint32_t c = j * 256 + threadIdx.x;
@@ -77,15 +92,17 @@ cudaError_t cuda_launch_rms_norm(cudaStream_t s, float *out, float *x, const flo
     return start(rms_norm, n_rows, 256, 0, s, out, x, y, w, n, eps);
 }
 
-bool cuda_rms_norm_prepares(const float *out, const float *w, uint32_t n)
+bool cuda_rms_norm_prepares(const float *out, const float *x, const float *y, const float *w,
+                            uint32_t n)
 {
-    return n % 8 == 0 && n >= 512 && n <= 8192 && ((uintptr_t)out | (uintptr_t)w) % 16 == 0;
+    uintptr_t all = (uintptr_t)out | (uintptr_t)x | (uintptr_t)y | (uintptr_t)w;
+    return n % 8 == 0 && n >= 512 && n <= 8192 && all % 16 == 0;
 }
 
 cudaError_t cuda_launch_rms_norm_prepare(cudaStream_t s, float *out, float *x, const float *y,
                                          const float *w, uint32_t n, float eps, uint32_t n_rows,
                                          void *prepared, int32_t *exponents)
 {
-    return start(rms_norm_prepare, n_rows, 256, n * sizeof(float), s, out, x, y, w, n, eps,
-                 (uint4 *)prepared, exponents);
+    return start(n <= 4096 ? rms_norm_prepare<2> : rms_norm_prepare<4>, n_rows, 256,
+                 n * sizeof(float), s, out, x, y, w, n, eps, (uint4 *)prepared, exponents);
 }

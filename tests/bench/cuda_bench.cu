@@ -28,7 +28,7 @@ __global__ void read_all(const uint4 *p, uint64_t n, uint32_t *out)
 // A matrix of random bytes in the pool, where those before it end.
 static dev_weight next_weight(char *pool, uint64_t *at, dtype type, uint32_t n_in, uint32_t n_out)
 {
-    uint64_t bytes = cuda_weight_bytes(type, n_in, n_out);
+    uint64_t bytes = cuda_form_bytes(type, n_in, n_out);
     if (*at + bytes > POOL) *at = 0;
     dev_weight w = {{(uint64_t)(uintptr_t)(pool + *at)}, type, n_in, n_out, 0};
     *at += (bytes + 127) / 128 * 128;
@@ -105,7 +105,7 @@ static void bench_walk(char *pool, double read)
     for (dtype t : types) {
         uint64_t place = 0, bytes = kv_bytes;
         auto next = [&](uint32_t n_in, uint32_t n_out) {
-            bytes += cuda_weight_bytes(t, n_in, n_out);
+            bytes += cuda_form_bytes(t, n_in, n_out);
             return next_weight(pool, &place, t, n_in, n_out);
         };
         for (walk_layer &l : layers) {

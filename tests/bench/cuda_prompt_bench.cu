@@ -1,5 +1,6 @@
 // cuda_prompt_bench: what a prompt's layer of 8B shape is made of, on device 0: products beside
 // cuBLASLt's own best choice, attention and the rest. Weights are random. Usage: cuda_prompt_bench
+// [ROWS]: products of that many rows only
 #include "kernels/cuda/launch.h"
 #include "tests/bench/cuda_timing.cuh"
 
@@ -65,7 +66,7 @@ static double lt_best_us(const lt_product &p, const void *w, const void *x, floa
 
 // Prompt products: ours from f16 and, expansion included, from q8_0 and q4_k; the library's best.
 static void prompts(const char *pool, const float *x, float *out, void *prepared,
-                    int32_t *exponents, const cuda_prompt *prompt)
+                    int32_t *exponents, const cuda_prompt *prompt, uint32_t only_rows)
 {
     static const uint32_t shapes[][2] = {
         {4096, 1024}, {4096, 4096}, {4096, 14336}, {14336, 4096}, {4096, 28672}};
@@ -76,10 +77,12 @@ static void prompts(const char *pool, const float *x, float *out, void *prepared
     OK(cudaMalloc(&expanded, 2ull * 4096 * 28672));
     OK(cudaMalloc(&plain, 2ull * 4096 * 14336));
     fill<<<2048, 256, 0, stream>>>((uint32_t *)plain, 4096ull * 14336 / 2, 7);
-    printf("%-15s %5s %9s %8s %9s %8s %6s %9s %9s %9s\n", "n_in x n_out", "rows", "us",
-           "TFLOP/s", "cublasLt", "TFLOP/s", "ratio", "q8_0 us", "q4_k us", "prepare");
+    printf("%-15s %5s %9s %8s %9s %8s %6s %9s %9s %9s %9s %9s\n", "n_in x n_out", "rows",
+           "us", "TFLOP/s", "cublasLt", "TFLOP/s", "ratio", "q8_0 us", "q4_k us", "q8 expand",
+           "q4 expand", "prepare");
     for (auto &shape : shapes) {
         for (uint32_t rows : {128u, 512u, 1024u, 4096u}) {
+            if (only_rows != 0 && rows != only_rows) continue;
             uint32_t n_in = shape[0], n_out = shape[1];
             double flop = 2.0 * n_in * n_out * rows, us = 1e30, lt_us = 1e30;
             cuda_matrix m = {pool, FORM_F16, n_in, n_out, 0}, q = {pool, FORM_Q8, n_in, n_out, 0};
@@ -96,6 +99,12 @@ static void prompts(const char *pool, const float *x, float *out, void *prepared
                 }));
                 lt_us = std::min(lt_us, lt_best_us(p, pool, plain, out, workspace));
             }
+            double q_expand = median_us(4, [&](int) {
+                OK(cuda_expand(stream, expanded, &q, 0, n_out / TILE_OUT));
+            });
+            double k_expand = median_us(4, [&](int) {
+                OK(cuda_expand(stream, expanded, &k, 0, n_out / TILE_OUT));
+            });
             double q_us = median_us(4, [&](int) {
                 OK(cuda_expand(stream, expanded, &q, 0, n_out / TILE_OUT));
                 OK(cuda_matmul_many(stream, prompt, out, n_out, &e, prepared, exponents, nullptr,
@@ -106,9 +115,9 @@ static void prompts(const char *pool, const float *x, float *out, void *prepared
                 OK(cuda_matmul_many(stream, prompt, out, n_out, &e, prepared, exponents, nullptr,
                                     rows));
             });
-            printf("%6u x %-6u %5u %9.1f %8.0f %9.1f %8.0f %6.2f %9.1f %9.1f %9.1f\n", n_in,
-                   n_out, rows, us, flop / us / 1e6, lt_us, flop / lt_us / 1e6, lt_us / us, q_us,
-                   k_us, prepare);
+            printf("%6u x %-6u %5u %9.1f %8.0f %9.1f %8.0f %6.2f %9.1f %9.1f %9.1f %9.1f %9.1f\n",
+                   n_in, n_out, rows, us, flop / us / 1e6, lt_us, flop / lt_us / 1e6, lt_us / us,
+                   q_us, k_us, q_expand, k_expand, prepare);
         }
     }
 }
@@ -154,14 +163,17 @@ static void layers(float *x, float *out, void *prepared, int32_t *exponents,
                flop / us / 1e6);
     };
     double wide = 4.0 * rows * n;
-    show("kv_write", median_us(4, [&](int) {
-             OK(cuda_launch_kv_write(stream, &kv, x, x + rows * 1024, rows));
+    const cuda_turn turn = {turns, turns, 128, false}, none = {};
+    show("kv_write, k turned", median_us(4, [&](int) {
+             OK(cuda_launch_kv_write(stream, &kv, x, x + rows * 1024, &turn, rows));
          }),
          wide * 3 / 4, 0);
-    show("attention", median_us(4, [&](int) {
-             OK(cuda_launch_attention_prompt(stream, prompt, out, x, &kv, 32, 0.088f, 0, rows));
-         }),
-         2 * wide, 4.0 * rows * rows / 2 * n);
+    for (const cuda_turn *t : {&none, &turn})
+        show(t == &none ? "attention" : "attention, q turned", median_us(4, [&](int) {
+                 OK(cuda_launch_attention_prompt(stream, prompt, out, x, &kv, t, 32, 0.088f, 0,
+                                                 rows));
+             }),
+             2 * wide, 4.0 * rows * rows / 2 * n);
     show("add, rms_norm, prepare", median_us(4, [&](int) {
              OK(cuda_launch_rms_norm_prepare(stream, out, out, x, x, n, 1e-5f, rows, prepared,
                                              exponents));
@@ -184,7 +196,7 @@ static void layers(float *x, float *out, void *prepared, int32_t *exponents,
              6.0 * rows * w, 0);
 }
 
-int main()
+int main(int argc, char **argv)
 {
     const uint32_t rows_max = 4096;
     int there = 0;
@@ -211,6 +223,6 @@ int main()
     fill_f32<<<rows_max * 14336 / 256, 256, 0, stream>>>(x, (uint64_t)rows_max * 14336);
     printf("%s\n", p.name);
     layers(x, out, prepared, exponents, &prompt);
-    prompts(pool, x, out, prepared, exponents, &prompt);
+    prompts(pool, x, out, prepared, exponents, &prompt, argc > 1 ? (uint32_t)atoi(argv[1]) : 0);
     return 0;
 }

@@ -158,7 +158,7 @@ static int host_side(pair_side *s)
             while (atomic_load(&hop->seq) != r - 1)
                 continue;
             atomic_store(&hop->sent_ns, now_ns());
-            st = edges_send(&s->x, r % 2, r, rows, hop->n_rows, s->hidden, &e);
+            st = edges_send(&s->x, r % 2, r, rows, NULL, hop->n_rows, s->hidden, &e);
         } else {
             incoming in = {.slot = r % 2,
                            .seq = r,

@@ -51,7 +51,7 @@ static void measure(chain *c, const journal *j, uint32_t n)
         uint64_t begin = cpu_ns();
         must(stage_rows(c->stage[0], rows, n, 0, &e), &e);
         must(stage_embed(c->stage[0], &e), &e);
-        must(stage_walk(c->stage[0], false, &e), &e);
+        must(stage_walk(c->stage[0], false, c->poison, &e), &e);
         uint64_t walked = cpu_ns();
         keep_begin(j, c->stage[0], rows, n);
         must(keep_rows(j, c->stage[0], backend_cpu(), run + 1, rows, n, &e), &e);

@@ -92,6 +92,27 @@ teardown() {
     ' <<<"$OUT"
 }
 
+@test "sessions beside a prompt: waits meanwhile, in times of a chunk" {
+    pp bench -m "$DEMO" --sessions 2 --stages 1,2 -p 24 -n 8 -r 1 --beside 160 --prime-chunk 16 --json \
+        --fault "stage=all,at=prime,kind=slow:10,every=1"
+    [[ $CODE == 0 ]]
+    perl -MJSON::PP -e '
+        my $o = decode_json(join "", <STDIN>);
+        for my $t (@{$o->{tests}}) {
+            my $b = $t->{beside};
+            die "chunks" unless $b->{prompt} == 160 && $b->{chunks} == 10;
+            die "chunk" unless $b->{chunk_ms} >= 10 * $t->{stages};
+            die "alone" unless $b->{alone_ms} >= 100 && $b->{prompt_ms} >= 100;
+            die "waits" unless $b->{waits} >= 8;
+            # a token waits for a chunk at least, now and then
+            die "worst" unless $b->{token_ms}{max} >= 10;
+            die "ratio" unless abs($b->{worst_chunks} - $b->{token_ms}{max} / $b->{chunk_ms}) < 1e-6;
+        }
+    ' <<<"$OUT"
+    pp bench -m "$DEMO" --sessions 2 -p 24 -n 8 -r 1 --beside 160
+    grep -q 'beside: while a prompt of 160 tokens is read' <<<"$OUT"
+}
+
 @test "sessions, csv: as many fields in each line" {
     pp bench -m "$DEMO" --sessions 1,2 -p 8 -n 8 -r 1 -o csv
     [[ $CODE == 0 && $(wc -l <<<"$OUT") == 3 ]]
@@ -135,6 +156,8 @@ teardown() {
 --sessions 4 --batch 1,x
 --sessions 4 -p 60 -n 10 --ctx 64
 --batch 2
+--beside 64
+--sessions 2 --beside 600 --ctx 512
 -o xml
 END
     pp bench -m "$TEST_DIR/none.gguf"

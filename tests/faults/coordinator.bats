@@ -13,15 +13,22 @@ teardown() {
     memra_teardown
 }
 
-# begin AT: a run that stays in load, prime or decode for long; waits until it is there.
+# begin AT: a run that stays in load, prime, decode, idle or recovery for long; waits until it is there.
 begin() {
     local fault="stage=1,at=$1,kind=slow:20000" file=$TEST_DIR/out
+    if [[ $1 == idle ]]; then
+        rm -f "$TEST_DIR/lines"
+        idle_run
+        return
+    fi
     [[ $1 == decode ]] && fault="stage=1,at=decode,kind=slow:50,every=1"
+    [[ $1 == recovery ]] && fault="stage=1,at=decode,kind=kill;$fault"
     start_pp "$file" run -m "$DEMO" -p "Once upon a time" --temp 0 --stages 3 -n -1 --fault "$fault"
     case $1 in
     load) wait_for 10 has_stages 3 ;;
     prime) wait_for 10 status_has '"ready"' ;;
     decode) wait_for 10 test -s "$file" ;;
+    recovery) wait_for 10 status_has '"recovering"' ;;
     esac
 }
 
@@ -34,8 +41,8 @@ works_again() {
     [[ -s $TEST_DIR/again ]]
 }
 
-@test "SIGKILL of the coordinator in load, prime, decode: the stages are gone within 2 s" {
-    for at in load prime decode; do
+@test "SIGKILL of the coordinator in load, prime, decode, idle, recovery: the stages are gone within 2 s" {
+    for at in load prime decode idle recovery; do
         begin $at
         kill -KILL "$PP_PID"
         end_of "$PP_PID"
@@ -62,6 +69,37 @@ works_again() {
     [[ -n $(memra_run_entries) ]] # or the sweep below would prove nothing
     works_again
     assert_nothing_left
+}
+
+# What there is of us: processes, sockets, entries in /dev/shm and in the run directory.
+counts() {
+    printf '%s processes, %s sockets, %s in /dev/shm, %s in the run directory\n' \
+        "$(memra_processes | wc -l)" "$(memra_sockets | wc -l)" "$(memra_shm_new | wc -l)" \
+        "$(memra_run_entries | wc -l)"
+}
+
+none_left() {
+    [[ $(counts) == '0 processes, 0 sockets, 0 in /dev/shm, 0 in the run directory' ]]
+}
+
+@test "everybody dies, again and again, wherever they are: nothing adds up (MEMRA_DEATHS: rounds, 5)" {
+    local i at all=(load prime decode idle recovery) most=0 n
+    for ((i = 0; i < ${MEMRA_DEATHS:-5}; i++)); do
+        at=${all[i % 5]}
+        begin "$at"
+        n=$(memra_run_entries | wc -l) # this run's: what the one before left was swept
+        ((i >= 5 || n <= most)) || most=$n
+        at_most "in the run directory, in round $i" "$n" "$most"
+        # shellcheck disable=SC2046 # a list of process ids
+        kill -KILL "$PP_PID" $( ((i / 5 % 2)) || stages_of "$PP_PID")
+        end_of "$PP_PID"
+        assert_no_processes 2
+    done
+    works_again
+    wait_for 2 none_left || {
+        counts >&2
+        return 1
+    }
 }
 
 @test "SIGINT to the front alone ends it cleanly within a second, in load, prime, decode" {

@@ -103,19 +103,6 @@ begin_story() {
     wait_for 10 test -s "$TEST_DIR/text"
 }
 
-# pid_of_stage S: of the only run there is.
-pid_of_stage() {
-    "$PP" status --json 2>/dev/null | perl -MJSON::PP -e '
-        my $o = decode_json(join "", <STDIN>);
-        my $runs = ref $o eq "ARRAY" ? $o : $o->{runs} // [$o];
-        print $runs->[0]{stages}[$ARGV[0]]{pid}' "$1"
-}
-
-pid_has_changed() {
-    local now
-    now=$(pid_of_stage "$1") && [[ -n $now && $now != "$2" ]] && status_has '"state": ?"ready"'
-}
-
 @test "kill -9 of each stage in turn, again and again, by a user who watches" {
     pp run -m "$DEMO" -p "Once upon a time" --temp 0 --stages 3 -n 150
     [[ $CODE == 0 ]]

@@ -89,9 +89,11 @@ json() {
     gate batch --json -m "$DEMO"
     expect 0
     [[ $(json verdict) == green ]]
-    # the reference, one stage, and two arms each of 2, 3 and 8 stages
-    [[ $(json arms) == 8 ]]
+    # the reference, two arms of one stage, and three arms each of 2, 3 and 8 stages
+    [[ $(json arms) == 12 ]]
     ! grep -E '"(batches|prompt_batches|rounds)":0,' <<<"$(grep '"arm":"together' <<<"$OUT")"
+    [[ $(grep -c '"arm":"sharing prefixes"' <<<"$OUT") == 4 ]]
+    ! grep -E '"(batches|rounds|shared_rows)":0[,}]' <<<"$(grep '"arm":"sharing' <<<"$OUT")"
     grep -q '"arm":"together, one slot","stages":8' <<<"$OUT"
     assert_nothing_left
 }
@@ -126,12 +128,25 @@ json() {
     no_line "^not ok"
 }
 
+# p50_at_most SERIES MS: what the last gate measured of it.
+p50_at_most() {
+    perl -ne '$ms = $1 if /^# N=\d+ '"$1"': p50 ([-0-9.]+) ms/; END { exit !defined $ms || $ms > '"$2"' }' \
+        <<<"$OUT" || {
+        printf 'not p50 of "%s" within %s ms:\n%s\n' "$1" "$2" "$OUT" >&2
+        return 1
+    }
+}
+
 @test "recovery: killed stages are replaced, from journals and from tokens, and no bit changes" {
     for journal in 18446744073709551615 0; do
-        gate recovery -m "$DEMO" --stages 3 --kills 8 --seed 7 --journal-bytes "$journal"
+        gate recovery -m "$DEMO" --stages 3 --kills 8 --seed 27 --journal-bytes "$journal"
         expect 0 "^ok 1 - recovery N=3 .* 8 kills: .* equal" "^# N=3 kill to resume: p50" \
+            "^# N=3 lost: [1-9] by SIGKILL, 1 by SIGSTOP, 1 hung; .* [1-9] while prompts .* [1-9] while drafts" \
+            "^# N=3 noticed beyond the deadline .*: p50" \
             'SIGKILL; pid [0-9]+ took its place'
-        [[ $(grep -c 'took its place' <<<"$ERR") -ge 8 ]]
+        p50_at_most "end of process to noticed" 10
+        p50_at_most "noticed beyond the deadline .stopped, hung." 100
+        [[ $(grep -cE 'took its place|once more' <<<"$ERR") -ge 8 ]]
     done
     grep -q 'rows again through all stages' <<<"$ERR"
     assert_nothing_left
@@ -139,9 +154,9 @@ json() {
 
 @test "the canaries of every gate are noticed" {
     gate all -m "$DEMO" --canary
-    expect 1 "^red: .*all 29 canaries were noticed"
+    expect 1 "^red: .*all 31 canaries were noticed"
     no_line "^GREEN"
-    [[ $(grep -c "^red   " <<<"$OUT") == 29 ]]
+    [[ $(grep -c "^red   " <<<"$OUT") == 31 ]]
     assert_nothing_left
 }
 

@@ -28,6 +28,12 @@ typedef struct {
 
 static uint32_t tables[2 * PER];
 
+static void deal_blocks(void)
+{
+    for (uint32_t i = 0; i < 2 * PER; i++)
+        tables[i] = (i * 7 + 3) % BLOCKS;
+}
+
 static row_args rows_on(const side *on, const uint32_t *position, const uint32_t *table,
                         const uint8_t *live, uint32_t n_rows, uint32_t n_positions)
 {
@@ -54,8 +60,7 @@ static void pools_open(pools *p, const side *on, attention_case c, uint64_t seed
     p->pool_bytes = dtype_bytes(c.type, BLOCKS * KV_BLOCK * width);
     p->kv = (kv_args){side_put(on, NULL, p->pool_bytes), side_put(on, NULL, p->pool_bytes), c.type,
                       c.n_kv_heads, c.n_head};
-    for (uint32_t i = 0; i < 2 * PER; i++)
-        tables[i] = (i * 7 + 3) % BLOCKS;
+    deal_blocks();
     for (uint32_t i = 0; i < 2 * LENGTH; i++) {
         position[i] = i % LENGTH;
         table[i] = i / LENGTH * PER;
@@ -216,6 +221,82 @@ static void prompts_are_their_rows(void **state)
         prompt_is_its_rows(cases[i]);
 }
 
+/* Rows of two sequences on empty pools, by the fused op or by its parts: results, then K and V. */
+static void turn(attention_case c, uint32_t n_rot, bool neox, uint32_t n_rows, bool fused, char *to)
+{
+    seeded s = {12};
+    const side *on = &gpu;
+    const backend *b = on->b;
+    uint64_t width = (uint64_t)c.n_heads * c.n_head, kv_width = (uint64_t)c.n_kv_heads * c.n_head;
+    uint64_t pool_bytes = dtype_bytes(c.type, BLOCKS * KV_BLOCK * kv_width);
+    uint64_t n[] = {n_rows * width, n_rows * kv_width, n_rows * kv_width, n_rows * n_rot / 2,
+                    n_rows * n_rot / 2};
+    dev_ptr in[5], out = side_put(on, NULL, 4 * n[0]); /* x, k, v, cos, sin */
+    uint32_t position[2 * LENGTH], table[2 * LENGTH];
+    uint8_t live[2 * LENGTH];
+    deal_blocks();
+    for (uint32_t i = 0; i < n_rows; i++) {
+        position[i] = i < n_rows / 2 ? i + 30 : i - n_rows / 2;
+        table[i] = i < n_rows / 2 ? 0 : PER;
+        live[i] = i != 5;
+    }
+    row_args rows = rows_on(on, position, table, live, n_rows, LENGTH);
+    rows.n_runs = 3;
+    for (int i = 0; i < 5; i++) {
+        float *host = seeded_floats(&s, n[i], i < 3 ? 2 : 0);
+        in[i] = side_put(on, host, 4 * n[i]);
+        free(host);
+    }
+    kv_args kv = {side_put(on, NULL, pool_bytes), side_put(on, NULL, pool_bytes), c.type,
+                  c.n_kv_heads, c.n_head};
+    rope_args by = {in[3], in[4], n_rot, neox};
+    if (fused) {
+        assert_int_equal(b->turn_attention(on->q, out, in[0], in[1], in[2], &by, &kv, &rows,
+                                           c.n_heads, 0.09f, c.window, n_rows),
+                         ST_OK);
+    } else {
+        assert_int_equal(b->rope(on->q, in[0], &by, c.n_heads, c.n_head, n_rows), ST_OK);
+        assert_int_equal(b->rope(on->q, in[1], &by, c.n_kv_heads, c.n_head, n_rows), ST_OK);
+        assert_int_equal(b->kv_write(on->q, &kv, in[1], in[2], &rows, n_rows), ST_OK);
+        assert_int_equal(b->attention(on->q, out, in[0], &kv, &rows, c.n_heads, 0.09f, c.window,
+                                      n_rows),
+                         ST_OK);
+    }
+    side_get(on, to, out, 4 * n[0]);
+    side_get(on, to + 4 * n[0], kv.k, pool_bytes);
+    side_get(on, to + 4 * n[0] + pool_bytes, kv.v, pool_bytes);
+    rows_free(on, &rows, n_rows);
+    side_free(on, kv.k, pool_bytes);
+    side_free(on, kv.v, pool_bytes);
+    side_free(on, out, 4 * n[0]);
+    for (int i = 0; i < 5; i++)
+        side_free(on, in[i], 4 * n[i]);
+}
+
+static void turned_attention_is_its_parts(void **state)
+{
+    (void)state;
+    static const struct {
+        attention_case c;
+        uint32_t n_rot, n_rows;
+    } cases[] = {{{DT_F16, 8, 2, 128, 0}, 128, 400}, {{DT_F16, 4, 4, 64, 100}, 64, 300},
+                 {{DT_F16, 3, 1, 128, 0}, 64, 201},  {{DT_F16, 4, 2, 64, 0}, 20, 200},
+                 {{DT_F16, 8, 2, 128, 0}, 128, 12},  {{DT_BF16, 4, 2, 128, 0}, 128, 200},
+                 {{DT_F16, 4, 2, 96, 0}, 96, 200}};
+    for (uint32_t i = 0; i < 2 * sizeof cases / sizeof *cases; i++) {
+        attention_case c = cases[i / 2].c;
+        uint64_t kv_width = (uint64_t)c.n_kv_heads * c.n_head;
+        uint64_t bytes = 4ull * cases[i / 2].n_rows * c.n_heads * c.n_head +
+                         2 * dtype_bytes(c.type, BLOCKS * KV_BLOCK * kv_width);
+        char *out[2] = {malloc(bytes), malloc(bytes)};
+        for (int fused = 0; fused < 2; fused++)
+            turn(c, cases[i / 2].n_rot, i % 2, cases[i / 2].n_rows, fused, out[fused]);
+        assert_memory_equal(out[0], out[1], bytes);
+        free(out[0]);
+        free(out[1]);
+    }
+}
+
 /* Rounding to the cache type as the cpu rounds, dead rows write nothing, blocks copied and wiped.
  */
 static void pools_hold_what_the_cpus_hold(void **state)
@@ -256,6 +337,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(attention_is_near_and_alone),
         cmocka_unit_test(prompts_are_their_rows),
+        cmocka_unit_test(turned_attention_is_its_parts),
         cmocka_unit_test(pools_hold_what_the_cpus_hold),
     };
     int failed = cmocka_run_group_tests_name("gpu attention", tests, NULL, NULL);

@@ -1,11 +1,13 @@
 /* The ops that are no products, on the GPU against the cpu, and rows alone against rows together.
  */
+#include "stage/rope.h"
 #include "tests/support/gpu_check.h"
 #include "tests/support/tap.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 static side cpu, gpu;
 
@@ -124,32 +126,120 @@ static void rope_turns_as_the_cpu(void **state)
     }
 }
 
+/* Every position up to 131,072 and some up to the longest context, for the rotations that models
+ * have: plain, llama 3's factors, linear, yarn. */
+static void angles_have_the_cpus_bits(void **state)
+{
+    (void)state;
+    enum { NEAR = 131073, FAR = 1000, ROWS = NEAR + FAR };
+    static const rope_desc kinds[] = {
+        {.n_rot = 128, .base = 500000, .factor = 1, .attn_factor = 1},
+        {.n_rot = 64, .base = 10000, .factor = 8, .attn_factor = 1, .scaling = ROPE_SCALING_LINEAR},
+        {.n_rot = 128, .base = 1000000, .factor = 4, .attn_factor = 1.1386294f, .beta_fast = 32,
+         .beta_slow = 1, .n_ctx_orig = 32768, .scaling = ROPE_SCALING_YARN},
+        {.n_rot = 2, .base = 10000, .factor = 1, .attn_factor = 1}};
+    seeded s = {5};
+    float factors[64];
+    for (int i = 0; i < 64; i++)
+        factors[i] = i < 29 ? 1 : i < 35 ? 1 + (float)(i - 28) : 8;
+    uint32_t *position = malloc(4 * ROWS);
+    for (uint32_t r = 0; r < ROWS; r++)
+        position[r] = r < NEAR ? r : r == NEAR ? (1u << 24) - 1 : seeded_below(&s, 1u << 24);
+    for (int i = 0; i < 5; i++) { /* the first with factors, then without */
+        rope_table t;
+        errmsg e = {0};
+        const rope_desc *d = &kinds[i == 0 ? 0 : i - 1];
+        assert_int_equal(rope_make(&t, d, i == 0 ? factors : NULL, &e), ST_OK);
+        uint64_t n = (uint64_t)ROWS * t.n_pairs;
+        float *out[2] = {malloc(8 * n), malloc(8 * n)};
+        const side *both[] = {&cpu, &gpu};
+        for (int k = 0; k < 2; k++) {
+            const side *on = both[k];
+            rope_waves w = {side_put(on, t.frequency, 8 * t.n_pairs), t.magnitude, t.n_pairs};
+            dev_ptr p = side_put(on, position, 4 * ROWS), to = side_put(on, NULL, 8 * n);
+            assert_int_equal(on->b->rope_angles(on->q, to, dev_offset(to, 4 * n), &w, p, ROWS), ST_OK);
+            side_get(on, out[k], to, 8 * n);
+            side_free(on, w.frequency, 8 * t.n_pairs);
+            side_free(on, p, 4 * ROWS);
+            side_free(on, to, 8 * n);
+        }
+        assert_true(same_bits("rope_angles", out[0], out[1], 2 * n));
+        for (int k = 0; k < 2; k++)
+            free(out[k]);
+    }
+    free(position);
+}
+
+/* Random rows at an odd address in pages of their own: a table stays where it lies while the devices are
+ * open, here to the end, and a device may refuse copies that begin or end in its pages. */
+static const void *table_of(seeded *s, dtype type, uint64_t n)
+{
+    void *base;
+    uint64_t bytes = dtype_bytes(type, n);
+    const void *stored = seeded_stored(s, type, n, 3, &base);
+    char *pages = mmap(NULL, bytes + 7, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    assert_true(pages != MAP_FAILED);
+    memcpy(pages + 7, stored, bytes);
+    free(base);
+    return pages + 7;
+}
+
+static void check_embedding(seeded *s, dtype type, uint32_t n_in, float scale)
+{
+    enum { ROWS = 6, VOCAB = 77 };
+    static const uint32_t tokens[ROWS] = {0, VOCAB - 1, 3, 3, 8, 41};
+    const void *stored = table_of(s, type, (uint64_t)n_in * VOCAB);
+    const uint64_t bytes = 4ull * ROWS * n_in;
+    float *out[2];
+    const side *both[] = {&cpu, &gpu};
+    for (int k = 0; k < 2; k++) {
+        const side *on = both[k];
+        errmsg e = {0};
+        dev_weight w;
+        out[k] = malloc(bytes);
+        if (on->b->table_open(on->d, &w, stored, type, n_in, VOCAB, &e) != ST_OK) fail_msg("%s", e.text);
+        dev_ptr t = side_put(on, tokens, sizeof tokens), to = side_put(on, NULL, bytes);
+        assert_int_equal(on->b->embed(on->q, to, &w, t, scale, ROWS), ST_OK);
+        side_get(on, out[k], to, bytes);
+        side_free(on, t, sizeof tokens);
+        side_free(on, to, bytes);
+    }
+    assert_true(same_bits(dtype_get(type)->name, out[0], out[1], ROWS * n_in));
+    free(out[0]);
+    free(out[1]);
+}
+
+/* The device gathers from host memory what the cpu does, of every type, in rows of one run and of more. */
 static void embeddings_are_exact(void **state)
 {
     (void)state;
     seeded s = {4};
-    static const dtype types[] = {DT_F32, DT_F16, DT_BF16, DT_Q8_0};
-    const uint32_t n_in = 320, n_vocab = 77, n_rows = 6, tokens[6] = {0, 76, 3, 3, 8, 41};
-    for (int i = 0; i < 8; i++) {
-        void *base;
-        const void *stored = seeded_stored(&s, types[i / 2], (uint64_t)n_in * n_vocab, 3, &base);
-        float out[2][6 * 320];
-        const side *both[] = {&cpu, &gpu};
-        for (int k = 0; k < 2; k++) {
-            const side *on = both[k];
-            errmsg e = {0};
-            dev_weight w;
-            assert_int_equal(on->b->weight_open(on->d, &w, stored, types[i / 2], n_in, n_vocab, &e),
-                             ST_OK);
-            dev_ptr t = side_put(on, tokens, sizeof tokens), to = side_put(on, NULL, sizeof out[0]);
-            assert_int_equal(on->b->embed(on->q, to, &w, t, i % 2 ? 17.9f : 1, n_rows), ST_OK);
-            side_get(on, out[k], to, sizeof out[0]);
-            side_free(on, t, sizeof tokens);
-            side_free(on, to, sizeof out[0]);
-        }
-        assert_true(same_bits(dtype_get(types[i / 2])->name, out[0], out[1], n_in * n_rows));
-        free(base);
+    static const dtype types[] = {DT_F32,  DT_F16,  DT_BF16, DT_Q8_0, DT_Q4_0, DT_Q4_1,   DT_Q5_0,  DT_Q5_1,
+                                  DT_Q2_K, DT_Q3_K, DT_Q4_K, DT_Q5_K, DT_Q6_K, DT_IQ4_NL, DT_IQ4_XS};
+    for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
+        bool wide = dtype_get(types[i])->block_values == 256;
+        check_embedding(&s, types[i], wide ? 256 : 320, 1);
+        check_embedding(&s, types[i], 4608, 17.9f);
     }
+}
+
+/* What a device holds grows by weights alone: not by a table, which stays in host memory. */
+static void tables_take_no_device_memory(void **state)
+{
+    (void)state;
+    enum { IN = 256, OUT = 8192 };
+    seeded s = {5};
+    errmsg e = {0};
+    uint64_t free_bytes, held[3];
+    dev_weight w, table;
+    const void *stored = table_of(&s, DT_Q8_0, (uint64_t)IN * OUT);
+    assert_int_equal(gpu.b->memory(gpu.d, &free_bytes, &held[0], &e), ST_OK);
+    assert_int_equal(gpu.b->table_open(gpu.d, &table, stored, DT_Q8_0, IN, OUT, &e), ST_OK);
+    assert_int_equal(gpu.b->memory(gpu.d, &free_bytes, &held[1], &e), ST_OK);
+    assert_int_equal(gpu.b->weight_open(gpu.d, &w, stored, DT_Q8_0, IN, OUT, &e), ST_OK);
+    assert_int_equal(gpu.b->memory(gpu.d, &free_bytes, &held[2], &e), ST_OK);
+    assert_int_equal(held[1], held[0]);
+    assert_int_equal(held[2] - held[1], gpu.b->weight_bytes(DT_Q8_0, IN, OUT));
 }
 
 static void finite_is_seen_per_row(void **state)
@@ -202,7 +292,8 @@ int main(void)
     if (!gpu_begin(&cpu, &gpu, 200)) return 0;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(rms_norm_rows),          cmocka_unit_test(elementwise),
-        cmocka_unit_test(rope_turns_as_the_cpu),  cmocka_unit_test(embeddings_are_exact),
+        cmocka_unit_test(rope_turns_as_the_cpu),  cmocka_unit_test(angles_have_the_cpus_bits),
+        cmocka_unit_test(embeddings_are_exact),   cmocka_unit_test(tables_take_no_device_memory),
         cmocka_unit_test(finite_is_seen_per_row), cmocka_unit_test(errors_are_told),
     };
     int failed = cmocka_run_group_tests_name("gpu ops", tests, NULL, NULL);

@@ -131,7 +131,7 @@ static int announce_and_wait(pair_side *s)
     if (pair_send(s, 2, 1) != 0) return 1;
     if (s->pair->shared->ns[3] != 0) {
         if (occupy(s) != 0) return 1;
-        status st = edges_send(&s->x, 1, 3, &row, 1, s->hidden, &e);
+        status st = edges_send(&s->x, 1, 3, &row, NULL, 1, s->hidden, &e);
         if (st != ST_OK) return pair_say(s, "%s %s", status_word(st), e.text);
     }
     atomic_store(&s->shared->phase, SILENT_OUT);

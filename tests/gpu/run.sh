@@ -1,84 +1,173 @@
 #!/usr/bin/env bash
-# run.sh - what a machine with a GPU can be tested with: ops and products against the cpu, gates on
-# one GPU, every transport and signal on one GPU and on two, the models' logits against the cpu's,
-# kernels under compute-sanitizer, and what products reach. A short table comes last.
+# run.sh - what a machine with a GPU can be tested with, in under eight minutes: ops, products, attention
+# and the one-launch walk against the cpu; every gate with 1 to 4 stages on one GPU and with 2 on two;
+# every transport and signal; a soak; logits against the cpu and against the Hugging Face library;
+# memory against the plan; kernels under compute-sanitizer; speeds. A short table comes last.
 #
 #   tests/gpu/run.sh [BUILD] [STEP..]     BUILD: a build folder (build/release); steps: see below
+#
+# Steps that judge bits run several at a time (MEMRA_GPU_JOBS, 4: the device is time-sliced, and more only
+# wait for each other); those that judge bytes or times, or are many themselves, run alone. Red: a check failed, or was skipped: there is a GPU here. Python steps need numpy, truth also
+# torch, transformers and gguf: without them they are named as not run, and nothing else is.
 set -uo pipefail
 
 root=$(dirname -- "$(dirname -- "$(dirname -- "$(readlink -f -- "${BASH_SOURCE[0]}")")")")
 build=${1:-$root/build/release}
 shift || true
 steps=("$@")
-((${#steps[@]} > 0)) || steps=(tests gates transports logits sanitizer bench)
+((${#steps[@]} > 0)) || steps=(bench memory truth sanitizer tests soak transports gates logits)
 pp=$build/bin/memra-pp
 shared=${MEMRA_SHARED:-$root/../shared}
+jobs_max=${MEMRA_GPU_JOBS:-4}
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-table=()
+n_checks=0
 
-note() { # NAME STATUS SECONDS TEXT
-    table+=("$(printf '%-34s %-5s %4s s  %s' "$1" "$2" "$3" "$4")")
+note() { # PLACE NAME STATUS SECONDS TEXT
+    printf '%-36s %-5s %4s s  %s\n' "$2" "$3" "$4" "$5" >"$work/$1.row"
 }
 
 # Run a command under a limit; its last line stands in the table. Output without a device is a skip,
 # which is no success here.
-check() { # NAME LIMIT COMMAND..
-    local name=$1 limit=$2 began=$SECONDS code=0 word=ok
-    shift 2
-    timeout "$limit" "$@" >"$work/out" 2>&1 || code=$?
-    ((code == 0)) || word="RED"
-    ! grep -q '^1..0 # SKIP' "$work/out" || word="SKIP"
-    [[ $word == ok ]] || { printf '%s\n' "--- $name ($code)" && tail -n 25 "$work/out"; }
-    note "$name" "$word" $((SECONDS - began)) "$(grep -v '^#' "$work/out" | tail -n 1 | cut -c1-90)"
+judge() { # PLACE NAME LIMIT COMMAND..
+    local place=$1 name=$2 limit=$3 began=$SECONDS code=0 word=ok out=$work/$1.out
+    shift 3
+    timeout "$limit" "$@" >"$out" 2>&1 || code=$?
+    ((code == 0)) || word=RED
+    ! grep -q '^1..0 # SKIP' "$out" || word=SKIP
+    [[ $word == ok ]] || { printf '%s\n' "--- $name ($code)" && tail -n 25 "$out"; }
+    note "$place" "$name" "$word" $((SECONDS - began)) \
+        "$(grep -vE '^(1\.\.|ok |not ok |=+ *$|$)' "$out" | tail -n 1 | cut -c1-100)"
+}
+
+next_place() {
+    n_checks=$((n_checks + 1))
+    place=$(printf '%03d' "$n_checks")
+}
+
+check() { # NAME LIMIT COMMAND..: beside others
+    local place
+    next_place
+    while (($(jobs -rp | wc -l) >= jobs_max)); do wait -n; done
+    judge "$place" "$@" &
+}
+
+alone() { # NAME LIMIT COMMAND..
+    local place
+    next_place
+    wait
+    judge "$place" "$@"
+}
+
+not_here() { # NAME WHY
+    local place
+    next_place
+    note "$place" "$1" none 0 "not run: $2"
+}
+
+has_modules() { # NAME MODULE..: for the step NAME
+    local name=$1 module
+    shift
+    for module; do
+        python3 -c "import importlib.util, sys; sys.exit(importlib.util.find_spec('$module') is None)" \
+            2>/dev/null && continue
+        not_here "$name" "no python3 with $module"
+        return 1
+    done
+}
+
+on_gpus() { # N: the first GPU N times
+    printf '0,%.0s' $(seq "$1") | sed 's/,$//'
+}
+
+has_second() {
+    "$pp" devices | grep -q '^cuda:1 '
 }
 
 models() {
-    printf '%s\n' "$root/launch/demo/demo.gguf" "$shared"/models/stories260K/*.gguf \
-        "$shared"/models/stories-q256/*.gguf
+    local model
+    for model in "$root"/launch/demo/demo.gguf "$root"/tests/fixtures/*.gguf \
+        "$shared"/models/stories260K/*.gguf "$shared"/models/stories-q256/*.gguf; do
+        [[ ! -r $model ]] || printf '%s\n' "$model"
+    done
+}
+
+# Every gate also walks one stage, its reference, serially and pipelined.
+gates() {
+    local splits=('' '' '4' '3,6' '2,4,6') n gate
+    for gate in ppn prime batch spec recovery; do
+        for n in 2 3 4; do
+            check "gate $gate, 1 and $n on one GPU" 120 "$pp" gate "$gate" --stages "$n" --kills 8 \
+                --splits "${splits[n]}" --devices "$(on_gpus "$n")"
+        done
+        ! has_second || check "gate $gate, 1 and 2 on two GPUs" 120 "$pp" gate "$gate" --stages 2 \
+            --kills 8 --splits 4 --devices 0,1
+    done
+}
+
+transports() {
+    check "transports, signals, deaths" 280 "$build/bin/tests/gpu_transport_test"
+    check "gate transport, one GPU" 120 "$pp" gate transport --stages 2 --splits 4 --devices 0,0
+    ! has_second || check "gate transport, two GPUs" 120 "$pp" gate transport --stages 2 --splits 4 \
+        --devices 0,1
+}
+
+# The kernels alone, and the small model in two processes: a prompt of more rows than a decode step ever
+# has, then a single step. Kernels are slow there: no stage is to be called hung, and racecheck, the
+# slowest, leaves the two largest tests out.
+sanitizer() {
+    local tool t
+    local text="Once upon a time, there was a little girl named Lily. She loved to play outside. "
+    local run=("$pp" run -m "$root/launch/demo/demo.gguf" -n 2 --temp 0 --stages 2 --devices '0,0'
+        --hang-timeout 100 --start-timeout 100 -p "$text$text$text$text")
+    command -v compute-sanitizer >/dev/null || {
+        not_here sanitizer "no compute-sanitizer"
+        return
+    }
+    for tool in racecheck memcheck synccheck; do
+        local under=(compute-sanitizer --tool "$tool" --target-processes all --error-exitcode 9)
+        # Tests ask for more memory than there is: that error is the driver's answer, not a fault.
+        [[ $tool != memcheck ]] || under+=(--report-api-errors no)
+        check "$tool, small model, 2 stages" 180 "${under[@]}" "${run[@]}"
+        for t in ops attention walk; do
+            [[ $tool != racecheck || $t == ops ]] || continue
+            check "$tool, $t" 180 "${under[@]}" "$build/bin/tests/gpu_${t}_test"
+        done
+    done
 }
 
 for step in "${steps[@]}"; do
     case $step in
     tests)
-        for t in matmul ops attention; do check "gpu $t" 300 "$build/bin/tests/gpu_${t}_test"; done
+        for t in matmul ops attention walk; do check "gpu $t" 300 "$build/bin/tests/gpu_${t}_test"; done
         ;;
-    gates)
-        for n in 1 2 4; do
-            devices=$(printf '0,%.0s' $(seq "$n"))
-            check "gate ppn, $n on one GPU" 120 "$pp" gate ppn --stages "$n" --devices "${devices%,}"
-            check "gate prime, $n on one GPU" 120 "$pp" gate prime --stages "$n" \
-                --devices "${devices%,}"
-        done
-        ;;
-    transports)
-        check "transports and deaths" 280 "$build/bin/tests/gpu_transport_test"
-        for devices in 0,0 0,1; do
-            [[ $devices == 0,0 ]] || "$pp" devices | grep -q '^cuda:1 ' || continue
-            check "gate transport, devices $devices" 120 "$pp" gate transport --stages 2 \
-                --splits 4 --devices "$devices"
-        done
+    gates) gates ;;
+    transports) transports ;;
+    soak) check "soak, 2 and 4 on one GPU" 240 "$build/bin/tests/gpu_soak_test" ;;
+    truth)
+        has_modules truth torch transformers gguf || continue
+        alone "truth, real widths" 240 python3 "$root/tests/gpu/truth.py" "$pp"
         ;;
     logits)
+        has_modules logits numpy || continue
         while read -r model; do
-            [[ -r $model ]] || continue
             check "logits $(basename "$model" .gguf)" 60 python3 "$root/tests/gpu/logits.py" "$pp" \
                 "$model"
         done < <(models)
         ;;
-    sanitizer)
-        # One test asks for more memory than there is: that error is the driver's answer, not a fault.
-        for t in ops attention; do
-            check "memcheck $t" 60 compute-sanitizer --tool memcheck --report-api-errors no \
-                --error-exitcode 9 "$build/bin/tests/gpu_${t}_test"
-        done
+    memory) alone "memory against the plan" 200 "$build/bin/tests/gpu_memory_test" ;;
+    sanitizer) sanitizer ;;
+    bench)
+        alone "products, read bandwidth" 100 "$build/bin/bench/cuda_bench"
+        cat "$(printf '%s/%03d.out' "$work" "$n_checks")"
         ;;
-    bench) timeout 200 "$build/bin/bench/cuda_bench" ;;
     *)
         echo "unknown step '$step'" >&2
         exit 2
         ;;
     esac
 done
-printf '%s\n' "${table[@]}"
-! printf '%s\n' "${table[@]}" | grep -qE ' (RED|SKIP) '
+wait
+cat "$work"/*.row
+echo "$n_checks checks in $SECONDS s"
+! grep -qE ' (RED|SKIP) ' "$work"/*.row

@@ -36,6 +36,33 @@ static void say(wire_kind kind, uint64_t seq, const void *body, uint32_t body_by
     zmq_send(sock, frame, sizeof h + body_bytes, 0);
 }
 
+/* Beside what it should say: something that is no message, each time of another kind. */
+static void say_nonsense(void)
+{
+    static uint32_t n;
+    unsigned char frame[sizeof(wire_header) + 8] = {0};
+    wire_header h = {.magic = WIRE_MAGIC, .version = WIRE_VERSION, .kind = WIRE_RESULT, .stage = stage_i,
+                     .epoch = epoch, .body_bytes = 8};
+    switch (n++ % 5) {
+    case 0:
+        h.magic++;
+        break;
+    case 1:
+        h.version++;
+        break;
+    case 2:
+        h.kind = 999;
+        break;
+    case 3:
+        h.stage = STAGES_MAX;
+        break;
+    default:
+        break; /* a RESULT is not of 8 bytes */
+    }
+    memcpy(frame, &h, sizeof h);
+    zmq_send(sock, frame, sizeof frame, 0);
+}
+
 static void say_loaded(void)
 {
     wire_loaded l = {.weights_bytes = UINT64_MAX, .device_name = "a \"fake\"\n\x01 device"};
@@ -52,6 +79,9 @@ static void on_step(const void *frame, readback *r)
     row->token = is("token-out-of-range") ? 0x7fffffff : 1;
     row->status = is("row-status") ? 12345 : ST_OK;
     atomic_store(&row->commit, is("no-commit") ? seq + 1 : seq);
+    static uint32_t n_steps;
+    if (is("noisy") && n_steps++ % 5 == 2 && n_steps < 10) say_nonsense(); /* twice */
+    if (is("very-noisy")) say_nonsense();
     if (is("unknown-step")) seq += 1000;
     if (is("result-rows")) result.n_rows = UINT32_MAX;
     if (is("result-round")) result.round = 1;
@@ -119,6 +149,7 @@ static void serve(run_block *b)
             if (readback_map(&r, c->readback_fd, &e) != ST_OK) exit(9);
             if (is("words")) lie_in_words(b);
             if (is("readback-header")) memset(r.map, 0xff, sizeof(readback_header));
+            if (is("noisy-at-first")) say_nonsense();
             if (is("probed-early")) {
                 wire_probed p = {0};
                 say(WIRE_PROBED, 0, &p, sizeof p);
@@ -129,6 +160,12 @@ static void serve(run_block *b)
         if (h->kind == WIRE_PROBE) {
             wire_probed p = {0};
             say(WIRE_PROBED, 0, &p, sizeof p);
+        }
+        if (h->kind == WIRE_REPLAY) { /* whatever it was, we have it */
+            static uint32_t n_replays;
+            if ((wire_step_view(frame).step->flags & STEP_RESET) != 0) n_replays = 0;
+            wire_replayed done = {.n = ++n_replays};
+            say(WIRE_REPLAYED, 0, &done, sizeof done);
         }
         if (h->kind == WIRE_STEP && !is("no-heartbeat")) on_step(frame, &r);
         if (h->kind == WIRE_STOP) exit(0);

@@ -87,3 +87,17 @@ is_idle() {
     grep -q '"ready"' "$TEST_DIR/s2" && grep -qE '"steps": ?[1-9]' "$TEST_DIR/s2" &&
         cmp -s <(grep -oE '"steps": ?[0-9]+' "$TEST_DIR/s1") <(grep -oE '"steps": ?[0-9]+' "$TEST_DIR/s2")
 }
+
+# pid_of_stage S: of the only run there is.
+pid_of_stage() {
+    "$PP" status --json 2>/dev/null | perl -MJSON::PP -e '
+        my $o = decode_json(join "", <STDIN>);
+        my $runs = ref $o eq "ARRAY" ? $o : $o->{runs} // [$o];
+        print $runs->[0]{stages}[$ARGV[0]]{pid}' "$1"
+}
+
+# pid_has_changed S PID: stage S has another process than PID, and the run serves.
+pid_has_changed() {
+    local now
+    now=$(pid_of_stage "$1") && [[ -n $now && $now != "$2" ]] && status_has '"state": ?"ready"'
+}

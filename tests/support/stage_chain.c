@@ -83,6 +83,7 @@ void chain_open(chain *c, gguf *file, const chain_spec *s)
     }
     c->carry = calloc((size_t)s->rows_max * c->model->n_embd, sizeof *c->carry);
     c->rows = calloc(s->rows_max, sizeof *c->rows);
+    c->poison = calloc(s->rows_max, sizeof *c->poison);
     must(readback_create(&c->results, &c->results_fd, s->rows_max, c->model->n_vocab,
                          s->n_branches, &e),
          &e);
@@ -98,6 +99,7 @@ void chain_close(chain *c)
     close(c->results_fd);
     free(c->carry);
     free(c->rows);
+    free(c->poison);
     for (uint32_t k = 0; k < KV_POOLS; k++)
         free(c->refs[k]);
     free(c->model);
@@ -123,6 +125,7 @@ status chain_step(chain *c, const wire_kv_op *ops, uint32_t n_ops, const wire_ro
                   uint32_t n_rows, const sampler_params *samplers, uint32_t n_samplers, errmsg *e)
 {
     c->seq++;
+    memset(c->poison, 0, c->plan.rows_max * sizeof *c->poison);
     for (uint32_t i = 0; i < c->n_stages; i++) {
         uint32_t n_committed = 0;
         stage *s = c->stage[i];
@@ -133,9 +136,10 @@ status chain_step(chain *c, const wire_kv_op *ops, uint32_t n_ops, const wire_ro
         } else {
             TRY(carry_over(c, i, n_rows));
         }
-        TRY(stage_walk(s, true, e));
+        TRY(stage_walk(s, true, c->poison, e));
         if (i + 1 == c->n_stages)
-            TRY(stage_head(s, samplers, &c->results, c->seq, &n_committed, NULL, e));
+            TRY(stage_head(s, samplers, &c->results, c->seq, &n_committed, NULL,
+                           c->poison, e));
     }
     return ST_OK;
 }

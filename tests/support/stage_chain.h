@@ -29,6 +29,7 @@ typedef struct {
     int results_fd;
     float *carry;   /* [rows_max, n_embd] */
     wire_row *rows; /* [rows_max]: of the step being made */
+    poison_mark *poison; /* [rows_max]: of the last step */
     uint64_t seq;
     uint32_t n_classes, n_blocks[KV_POOLS], *refs[KV_POOLS]; /* blocks in use */
 } chain;

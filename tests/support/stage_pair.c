@@ -188,7 +188,7 @@ int pair_send(pair_side *s, uint32_t step, uint32_t n_rows)
         words[i] = pattern(step, i);
     status st = s->b->upload(s->q, s->hidden, s->host, (uint64_t)n * sizeof(float));
     if (st == ST_OK) st = finish(s);
-    if (st == ST_OK) st = edges_send(&s->x, step % 2, step, rows, n_rows, s->hidden, &e);
+    if (st == ST_OK) st = edges_send(&s->x, step % 2, step, rows, NULL, n_rows, s->hidden, &e);
     free(rows);
     return st == ST_OK ? 0 : pair_say(s, "step %u: %s %s", step, status_word(st), e.text);
 }

@@ -219,10 +219,8 @@ static plan shared_plan(void)
     plan p = {.n_ctx = 4096, .cuts = {.n_stages = 3}};
     for (uint32_t s = 0; s < 3; s++) {
         p.stage[s] = (stage_plan){.device = {.kind = DEVICE_CUDA, .index = s / 2},
-                                  .weights_bytes = 60000000000,
                                   .kv_bytes = 10000000000,
-                                  .scratch_bytes = 1000000000,
-                                  .slots_bytes = 500000000};
+                                  .device_bytes = s == 0 ? 71000000000 : 71500000000};
     }
     return p;
 }
@@ -233,12 +231,12 @@ static void devices_must_have_room(void **state)
     plan p = shared_plan();
     gpu_list l = list_of(TWO);
     errmsg e = {0};
-    assert_int_equal(placement_gpu_bytes(&p, &l, 0), 142500000000); /* stage 0 receives no rows */
+    assert_int_equal(placement_gpu_bytes(&p, &l, 0), 142500000000);
     assert_int_equal(placement_gpu_bytes(&p, &l, 1), 71500000000);
     assert_int_equal(placement_fits(&p, &l, &e), ST_OK);
     l.at[0].memory_free_bytes = 132500000000; /* half of the KV fits */
     assert_int_equal(placement_fits(&p, &l, &e), ST_RESOURCES);
-    const char *const parts[] = {"cuda:0 has 132.50 GB free", "stages 0, 1 need at least 142.50 GB",
+    const char *const parts[] = {"cuda:0 has 132.50 GB free", "stages 0, 1 need 142.50 GB",
                                  "--ctx 2048 would"};
     for (size_t i = 0; i < 3; i++)
         if (strstr(e.text, parts[i]) == NULL) fail_msg("'%s' lacks '%s'", e.text, parts[i]);

@@ -74,6 +74,10 @@ static void each_kind_is_known(void **state)
     assert_int_equal(one("stage=0,kind=hang").kind, FAULT_HANG);
     assert_int_equal(one("stage=0,kind=exit").kind, FAULT_EXIT);
     assert_int_equal(one("stage=0,kind=corrupt").kind, FAULT_CORRUPT);
+    assert_int_equal(one("stage=0,kind=cuda").kind, FAULT_CUDA);
+    assert_int_equal(one("stage=0,kind=oom").kind, FAULT_OOM);
+    assert_int_equal(one("stage=0,kind=nan").kind, FAULT_NAN);
+    assert_int_equal(one("stage=0,kind=badmsg").kind, FAULT_BADMSG);
     assert_int_equal(one("stage=0,kind=slow:1").slow_ms, 1);
     assert_int_equal(one("stage=0,kind=slow:3600000").slow_ms, FAULT_SLOW_MS_MAX);
     static const char *const wrong[] = {"", "Kill", "kil", "kills", "9", "kill ", "slow", "slow20"};
@@ -92,13 +96,33 @@ static void each_kind_is_known(void **state)
     }
 }
 
-static void kinds_of_later_builds_are_refused_by_name(void **state)
+static void kinds_are_refused_where_they_cannot_be(void **state)
 {
     (void)state;
-    bad("stage=0,kind=cuda", "cuda", "this build does not have");
-    bad("stage=0,kind=oom", "oom", "this build does not have");
-    bad("stage=0,kind=nan", "nan", "this build does not have");
-    bad("stage=0,kind=badmsg", "badmsg", "this build does not have");
+    static const struct {
+        const char *kind;
+        bool fits[5];
+    } kinds[] = {{"kill", {true, true, true, true, true}},     {"cuda", {true, true, true, true, true}},
+                 {"badmsg", {true, true, true, true, true}},   {"oom", {true, false, false, false, true}},
+                 {"nan", {false, true, true, false, true}}};
+    static const char *const places[] = {"load", "prime", "decode", "idle", "recovery"};
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
+        char text[64];
+        bool anywhere[FAULTS_MAX];
+        snprintf(text, sizeof text, "stage=0,kind=%s", kinds[i].kind);
+        fault_list any = good(text);
+        for (uint32_t at = 0; at < 5; at++) {
+            memset(anywhere, 0, sizeof anywhere);
+            assert_int_equal(fault_match(&any, anywhere, 0, (fault_at)(FAULT_AT_LOAD + at), 1) != NULL,
+                             kinds[i].fits[at]);
+            snprintf(text, sizeof text, "stage=0,kind=%s,at=%s", kinds[i].kind, places[at]);
+            if (kinds[i].fits[at])
+                good(text);
+            else
+                bad(text, text, i == 3 ? "kind=oom: at load or recovery" : "kind=nan: at prime, decode");
+        }
+    }
+    bad("stage=0,kind=oom,step=3", "stage=0,kind=oom,step=3", "no step is in hand");
 }
 
 static void each_place_is_known(void **state)
@@ -279,7 +303,7 @@ int main(void)
         cmocka_unit_test(an_entry_has_its_defaults),
         cmocka_unit_test(each_key_is_read_in_any_order),
         cmocka_unit_test(each_kind_is_known),
-        cmocka_unit_test(kinds_of_later_builds_are_refused_by_name),
+        cmocka_unit_test(kinds_are_refused_where_they_cannot_be),
         cmocka_unit_test(each_place_is_known),
         cmocka_unit_test(numbers_are_decimal_digits_only),
         cmocka_unit_test(stage_and_kind_are_required),

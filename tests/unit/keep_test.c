@@ -57,7 +57,7 @@ static void first_stage(uint32_t position, uint32_t n, float *out)
     }
     assert_int_equal(stage_rows(c.stage[0], rows, n, 0, &e), ST_OK);
     assert_int_equal(stage_embed(c.stage[0], &e), ST_OK);
-    assert_int_equal(stage_walk(c.stage[0], false, &e), ST_OK);
+    assert_int_equal(stage_walk(c.stage[0], false, c.poison, &e), ST_OK);
     assert_int_equal(b->download(q, out, stage_hidden(c.stage[0]), n * c.model->n_embd * sizeof *out), ST_OK);
     assert_int_equal(b->event_record(q, &ev), ST_OK);
     assert_int_equal(b->event_wait(q, ev), ST_OK);

@@ -1,4 +1,5 @@
 #include "common/boundary.h"
+#include "common/cuda_form.h"
 #include "common/journal.h"
 #include "common/plan.h"
 #include "common/readback.h"
@@ -108,7 +109,9 @@ static void stages_add_up(void **state)
         assert_int_equal(p.stage[n - 1].layer_end, 5);
         assert_int_equal(p.slots_total_bytes, slots);
         assert_int_equal(p.weights_total_bytes, weights);
-        assert_int_equal(p.coordinator_bytes, PLAN_PROCESS_BYTES + 320 * PLAN_PIECE_BYTES);
+        /* Of a session 300 tokens, 5 blocks and their links; of 15 blocks tokens, twice. */
+        uint64_t books = 3 * (300 * 4 + 5 * (4 + 16) + 5 * 4) + 15 * (65 * 4 + 64 * 4 + 40);
+        assert_int_equal(p.coordinator_bytes, PLAN_PROCESS_BYTES + 320 * PLAN_PIECE_BYTES + books);
         assert_int_equal(p.total_bytes, total + p.coordinator_bytes);
         assert_int_equal(p.journal_bytes, 0);
     }
@@ -130,25 +133,24 @@ static void pieces_do_not_overlap(void **state)
         uint64_t r = rows[i / 4], per_ctx = (ctx[i % 4] + 63) / 64;
         scratch_layout s;
         scratch_layout_make(&s, f->m, rows[i / 4], ctx[i % 4], true);
-        const uint64_t at[] = {s.hidden, s.normed, s.q,    s.k,      s.v,      s.attn,
-                               s.gate,   s.up,     s.cos[0],  s.sin[0],    s.tokens, s.position,
-                               s.table,  s.tables, s.live, s.finite, s.logits, s.kept_logits,
-                               s.sampler};
-        const uint64_t bytes[] = {r * 256, r * 256,         r * 256, r * 128, r * 128,     r * 256,
-                                  r * 384, r * 384,         r * 32,  r * 32,  r * 4,       r * 4,
-                                  r * 4,   r * 4 * per_ctx, r,       r + 64,  16 * 320 * 4, 16 * 320 * 4,
-                                  sampler_scratch_bytes(320)};
-        check_pieces(at, bytes, 19, s.bytes);
+        const uint64_t at[] = {s.hidden,   s.normed, s.q,            s.k,      s.v,      s.attn,
+                               s.gate,     s.up,     s.frequency[0], s.cos[0], s.sin[0], s.tokens,
+                               s.position, s.table,  s.tables,       s.live,   s.finite, s.logits,
+                               s.kept_logits, s.sampler};
+        const uint64_t bytes[] = {r * 256, r * 256, r * 256, r * 128, r * 128, r * 256,
+                                  r * 384, r * 384, 64,      r * 32,  r * 32,  r * 4,
+                                  r * 4,   r * 4,   r * 4 * per_ctx, r, r + 64, 16 * 320 * 4,
+                                  16 * 320 * 4, sampler_scratch_bytes(320)};
+        check_pieces(at, bytes, 20, s.bytes);
         scratch_layout_make(&s, f->m, rows[i / 4], ctx[i % 4], false);
         assert_int_equal(s.bytes, s.logits);
         host_layout h;
         stage_limits l = {ctx[i % 4], 3, rows[i / 4], 5, {9, 0}, true};
         host_layout_make(&h, f->m, &l);
-        const uint64_t h_at[] = {h.rows,        h.tokens,        h.position, h.table,
-                                 h.tables,      h.live,          h.finite,   h.cos[0],
-                                 h.sin[0],         h.readback_seen, h.branches, h.branch_tables[0],
-                                 h.block_users[0], h.history,       h.logits,   h.sample_rows,
-                                 h.sample_results};
+        const uint64_t h_at[] = {h.rows,     h.tokens,           h.position,       h.table,
+                                 h.tables,   h.live,             h.finite,         h.readback_seen,
+                                 h.branches, h.branch_tables[0], h.block_users[0], h.history,
+                                 h.logits,   h.sample_rows,      h.sample_results};
         const uint64_t h_bytes[] = {2 * r * sizeof(wire_row),
                                     r * 4,
                                     r * 4,
@@ -156,8 +158,6 @@ static void pieces_do_not_overlap(void **state)
                                     r * 4 * per_ctx,
                                     r,
                                     r + 64,
-                                    r * 32,
-                                    r * 32,
                                     20,
                                     120,
                                     12 * per_ctx,
@@ -166,7 +166,7 @@ static void pieces_do_not_overlap(void **state)
                                     16 * 320 * 4,
                                     64 * 1152,
                                     64 * 16};
-        check_pieces(h_at, h_bytes, 17, h.bytes);
+        check_pieces(h_at, h_bytes, 15, h.bytes);
     }
 }
 
@@ -285,6 +285,46 @@ static void enormous_requests_do_not_overflow(void **state)
     free(big);
 }
 
+static uint64_t in_pages(uint64_t bytes)
+{
+    return (bytes + (2u << 20) - 1) / (2u << 20) * (2u << 20);
+}
+
+/* A stage on a CUDA device counts all that its process takes there; the embedding is not there. */
+static void devices_are_counted_whole(void **state)
+{
+    const fixture *f = *state;
+    const model_desc *m = f->m;
+    errmsg e = {0};
+    plan p;
+    doors d = doors_default();
+    const plan_request r = {.kv_type = DT_F16, .n_ctx = 1000, .n_sessions = 500, .n_chunk = 64};
+    const uint64_t process =
+        PLAN_CUDA_CONTEXT_BYTES + PLAN_CUDA_QUEUE_BYTES + PLAN_CUDA_LOADER_BYTES;
+    d.n_stages = d.n_devices = 2;
+    d.device[0] = (device_door){.kind = DEVICE_CPU};
+    d.device[1] = (device_door){.kind = DEVICE_CUDA};
+    assert_int_equal(plan_make(&p, m, &d, &r, &e), ST_OK);
+    assert_int_equal(p.stage[0].device_bytes, 0);
+    uint64_t weights = cuda_form_bytes(DT_F32, 64, 320) + 256; /* head and its norm */
+    for (uint32_t il = 2; il < 5; il++) {
+        const gguf_tensor *t[MODEL_LAYER_TENSORS];
+        uint32_t n = model_layer_tensors(m, il, t);
+        assert_int_equal(n, 9);
+        for (uint32_t i = 0; i < n; i++)
+            weights += t[i]->dim[1] > 1 ? cuda_form_bytes(DT_F32, (uint32_t)t[i]->dim[0],
+                                                          (uint32_t)t[i]->dim[1])
+                                        : 256;
+    }
+    uint64_t slots = 4 * 64 * 64 * sizeof(float);
+    assert_int_equal(p.stage[1].device_bytes, process + in_pages(weights) + in_pages(p.stage[1].kv_bytes) +
+                                                  in_pages(p.stage[1].scratch_bytes) + in_pages(slots));
+    d.device[0] = d.device[1];
+    assert_int_equal(plan_make(&p, m, &d, &r, &e), ST_OK);
+    assert_true(p.stage[0].device_bytes > process + in_pages(p.stage[0].kv_bytes));
+    assert_int_equal(p.stage[0].device_bytes % PLAN_CUDA_PAGE_BYTES, 0);
+}
+
 /* What lies on a CUDA device is not the host's. */
 static void the_host_is_not_asked_for_a_devices_bytes(void **state)
 {
@@ -392,6 +432,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(windows_are_counted_apart, begin, end),
         cmocka_unit_test_setup_teardown(requests_out_of_range_are_refused, begin, end),
         cmocka_unit_test_setup_teardown(enormous_requests_do_not_overflow, begin, end),
+        cmocka_unit_test_setup_teardown(devices_are_counted_whole, begin, end),
         cmocka_unit_test_setup_teardown(the_host_is_not_asked_for_a_devices_bytes, begin, end),
         cmocka_unit_test_setup_teardown(what_does_not_fit_is_named, begin, end),
         cmocka_unit_test_setup_teardown(devices_are_as_the_door_says, begin, end),

@@ -61,7 +61,8 @@ static void gate_is_green(const char *path, uint32_t n_stages, uint32_t kills, u
     c.stage_program = MEMRA_BINARY_DIR "/bin/memra-stage";
     c.run_dir = dir;
     c.n_threads = 1;
-    c.start_timeout_s = c.hang_timeout_s = 30;
+    c.start_timeout_s = 30;
+    c.hang_timeout_s = 0.3;
     c.restart_window_s = 1;
     c.plan = (plan_request){.n_ctx = N_CTX, .kv_type = DT_F16, .journal_bytes = journal_bytes};
     gate_report report = {.to = open_memstream(&log, &log_bytes)};

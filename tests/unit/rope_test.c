@@ -1,7 +1,9 @@
+#include "kernels/backend.h"
 #include "stage/rope.h"
 #include "tests/support/tap.h"
 
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 static rope_desc plain(uint32_t n_rot)
@@ -23,12 +25,34 @@ static rope_table made(const rope_desc *d, const float *factors)
     return t;
 }
 
+static dev_ptr on_host(const void *p)
+{
+    return (dev_ptr){(uintptr_t)p};
+}
+
+/* What a step does of it, on the cpu with that many threads. */
+static void turn(const rope_table *t, float *c, float *s, const uint32_t *position, uint32_t n_rows,
+                 uint32_t n_threads)
+{
+    const backend *b = backend_cpu();
+    backend_device *d;
+    backend_queue *q;
+    errmsg e = {0};
+    device_spec spec = {.numa_node = UINT32_MAX, .n_threads = n_threads, .isa = "auto"};
+    rope_waves w = {on_host(t->frequency), t->magnitude, t->n_pairs};
+    assert_int_equal(b->device_open(&d, &spec, &e), ST_OK);
+    assert_int_equal(b->queue_open(d, &q, &e), ST_OK);
+    assert_int_equal(b->rope_angles(q, on_host(c), on_host(s), &w, on_host(position), n_rows), ST_OK);
+    b->queue_close(q);
+    b->device_close(d);
+}
+
 /* cos and sin of one position against the C library in extended precision. */
 static void compare(const rope_table *t, uint32_t position, const long double *frequency,
                     long double magnitude)
 {
     float c[ROPE_PAIRS_MAX], s[ROPE_PAIRS_MAX];
-    rope_rows(t, c, s, &position, 1);
+    turn(t, c, s, &position, 1, 1);
     for (uint32_t i = 0; i < t->n_pairs; i++) {
         long double angle = position * frequency[i];
         long double slack = 1e-15L * (1 + angle) + 6.0e-8L * fabsl(magnitude);
@@ -60,7 +84,7 @@ static void position_0_is_exact(void **state)
     rope_desc d = plain(64);
     rope_table t = made(&d, NULL);
     float c[32], s[32];
-    rope_rows(&t, c, s, &(uint32_t){0}, 1);
+    turn(&t, c, s, &(uint32_t){0}, 1, 1);
     for (uint32_t i = 0; i < 32; i++) {
         assert_true(c[i] == 1.0f && s[i] == 0.0f);
     }
@@ -123,20 +147,28 @@ static void yarn_blends_between_its_borders(void **state)
     compare(&yarn, 1000, f, (long double)1.13862944f);
 }
 
-static void rows_do_not_know_each_other(void **state)
+static void rows_and_threads_do_not_know_each_other(void **state)
 {
     (void)state;
-    rope_desc d = plain(48);
+    enum { ROWS = 901, PAIRS = 24 };
+    rope_desc d = plain(2 * PAIRS);
     rope_table t = made(&d, NULL);
-    const uint32_t position[] = {9, 0, 77, 9, 100000};
-    float c[5 * 24], s[5 * 24], c1[24], s1[24];
-    rope_rows(&t, c, s, position, 5);
-    for (uint32_t r = 0; r < 5; r++) {
-        rope_rows(&t, c1, s1, &position[r], 1);
-        assert_memory_equal(c1, &c[r * 24], sizeof c1);
-        assert_memory_equal(s1, &s[r * 24], sizeof s1);
+    uint32_t position[ROWS];
+    for (uint32_t r = 0; r < ROWS; r++)
+        position[r] = r * 7919 % 100003;
+    float *all = malloc(4 * sizeof(float) * ROWS * PAIRS), c1[PAIRS], s1[PAIRS];
+    assert_non_null(all);
+    float *c = all, *s = c + ROWS * PAIRS, *c3 = s + ROWS * PAIRS, *s3 = c3 + ROWS * PAIRS;
+    turn(&t, c, s, position, ROWS, 1);
+    turn(&t, c3, s3, position, ROWS, 3);
+    assert_memory_equal(c, c3, 2 * sizeof(float) * ROWS * PAIRS);
+    for (uint32_t r = 0; r < ROWS; r += 100) {
+        turn(&t, c1, s1, &position[r], 1, 2);
+        assert_memory_equal(c1, &c[r * PAIRS], sizeof c1);
+        assert_memory_equal(s1, &s[r * PAIRS], sizeof s1);
     }
-    rope_rows(&t, NULL, NULL, NULL, 0);
+    turn(&t, NULL, NULL, NULL, 0, 2);
+    free(all);
 }
 
 static void wild_frequencies_are_refused(void **state)
@@ -160,7 +192,7 @@ int main(void)
         cmocka_unit_test(a_factor_of_1_is_no_scaling),
         cmocka_unit_test(linear_and_factors_divide),
         cmocka_unit_test(yarn_blends_between_its_borders),
-        cmocka_unit_test(rows_do_not_know_each_other),
+        cmocka_unit_test(rows_and_threads_do_not_know_each_other),
         cmocka_unit_test(wild_frequencies_are_refused),
     };
     tap_begin(60);

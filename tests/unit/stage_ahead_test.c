@@ -93,12 +93,12 @@ static void run_rounds(fixture *f, uint32_t n, const uint32_t *rounds, const wir
     errmsg e = {0};
     first_rows(f, rows, n, rounds);
     stage_head_args a = {.samplers = f->sampler, .out = &f->c.results, .drawn = drawn, .feeds = true,
-                         .stops = stops};
+                         .poison = f->c.poison, .stops = stops};
     for (a.round = 0; n_live > 0; a.round++) {
         a.seq = ++f->c.seq;
         if (a.round == 0) must(stage_rows(s, rows, n, N_ROWS, &e), &e);
         must(stage_embed(s, &e), &e);
-        must(stage_walk(s, true, &e), &e);
+        must(stage_walk(s, true, a.poison, &e), &e);
         must(stage_head_begin(s, &a, &e), &e);
         wire_row next[N_ROWS];
         memcpy(next, rows, sizeof next);
@@ -185,14 +185,14 @@ static void logits_wait_while_the_next_step_walks(void **state)
     session_feed(&f->c, plain, &two, 1, 1, want + n_vocab);
     first_rows(f, &row, 1, &one);
     row.flags = ROW_LIVE | ROW_LOGITS;
-    stage_head_args a = {.out = &f->c.results, .seq = ++f->c.seq};
+    stage_head_args a = {.out = &f->c.results, .seq = ++f->c.seq, .poison = f->c.poison};
     for (uint32_t i = 0; i < 2; i++) {
         row.token = i + 1;
         row.position = N_PROMPT + i;
         row.readback = i;
         must(stage_rows(s, &row, 1, 0, &e), &e);
         must(stage_embed(s, &e), &e);
-        must(stage_walk(s, true, &e), &e);
+        must(stage_walk(s, true, a.poison, &e), &e);
         if (i == 1) must(stage_head_end(s, &n_committed, &e), &e);
         if (i == 1) assert_int_equal(atomic_load(&readback_row_at(&f->c.results, 0)->commit), a.seq++);
         must(stage_head_begin(s, &a, &e), &e);
@@ -218,10 +218,10 @@ static void a_head_may_be_dropped(void **state)
     first_rows(f, &row, 1, &rounds);
     for (uint32_t i = 0; i < 2; i++) {
         stage_head_args a = {.samplers = f->sampler, .out = &f->c.results, .seq = ++f->c.seq,
-                             .drawn = &drawn};
+                             .drawn = &drawn, .poison = f->c.poison};
         must(stage_rows(s, &row, 1, N_ROWS, &e), &e);
         must(stage_embed(s, &e), &e);
-        must(stage_walk(s, true, &e), &e);
+        must(stage_walk(s, true, a.poison, &e), &e);
         must(stage_head_begin(s, &a, &e), &e);
     }
     must(stage_head_end(s, &n_committed, &e), &e);

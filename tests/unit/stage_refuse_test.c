@@ -171,24 +171,62 @@ static void open_spoiled(chain *c, const char *tensor, uint64_t value_i, float v
     gguf_build_free(b);
 }
 
-static void nan_names_stage_and_session(void **state)
+#define SPOILED 9u /* token */
+#define N_VOCAB 320u
+
+/* One step with a row for each token, in a session of its own; what is asked for is in readback row
+ * k. */
+static void step_of(chain *c, const uint32_t *token, uint32_t n, uint32_t flags)
+{
+    wire_kv_op ops[2];
+    wire_row rows[2];
+    errmsg e = {0};
+    for (uint32_t k = 0; k < n; k++) {
+        chain_session s;
+        session_begin(c, &s, k);
+        ops[k] = (wire_kv_op){.kind = KV_ALLOC, .branch = k, .generation = s.generation, .b = k};
+        rows[k] = row_of(&s, 0, ROW_LIVE | flags, k);
+        rows[k].token = token[k];
+    }
+    assert_int_equal(chain_step(c, ops, n, rows, n, NULL, 0, &e), ST_OK);
+}
+
+/* The stage that finds it marks the row, the one after leaves the mark, and the other row of the step
+ * has the bits that it has alone. */
+static void nan_marks_its_row_and_no_other(void **state)
 {
     (void)state;
-    const float odd[] = {NAN, INFINITY};
-    for (uint32_t i = 0; i < 2; i++) {
+    const float odd[] = {NAN, INFINITY, -INFINITY};
+    const uint32_t both[2] = {SPOILED, 5};
+    for (uint32_t i = 0; i < 3; i++) {
         chain c;
-        chain_session s;
-        errmsg e = {0};
-        open_spoiled(&c, "blk.2.attn_norm.weight", 3, odd[i], 1);
-        session_begin(&c, &s, 0);
-        const wire_kv_op op = {.kind = KV_ALLOC, .branch = 0, .generation = s.generation};
-        wire_row row = row_of(&s, 0, ROW_LIVE, WIRE_NONE);
-        assert_int_not_equal(chain_step(&c, &op, 1, &row, 1, NULL, 0, &e), ST_OK);
-        expect(&e, ST_NAN,
-               "stage 1 (layers 1..2): NaN or infinity in the hidden state of session 31 at "
-               "position 0");
+        float want[N_VOCAB];
+        open_spoiled(&c, "token_embd.weight", SPOILED * 64 + 7, odd[i], 1);
+        step_of(&c, both + 1, 1, ROW_LOGITS);
+        memcpy(want, chain_logits(&c, 0), sizeof want);
+        assert_int_equal(c.poison[0], 0);
+        chain_close(&c);
+        open_spoiled(&c, "token_embd.weight", SPOILED * 64 + 7, odd[i], 1);
+        step_of(&c, both, 2, ROW_LOGITS);
+        assert_int_equal(c.poison[0], poison_hidden(0));
+        assert_int_equal(chain_result(&c, 0)->status, ST_NAN);
+        assert_int_equal(c.poison[1], 0);
+        assert_memory_equal(chain_logits(&c, 1), want, sizeof want);
         chain_close(&c);
     }
+}
+
+static void nan_of_a_later_stage_has_its_mark(void **state)
+{
+    (void)state;
+    const uint32_t token = 5;
+    chain c;
+    open_spoiled(&c, "blk.2.attn_norm.weight", 3, NAN, 1);
+    step_of(&c, &token, 1, 0);
+    assert_int_equal(c.poison[0], poison_hidden(1));
+    assert_int_equal(poison_stage(c.poison[0]), 1);
+    assert_false(poison_in_logits(c.poison[0]));
+    chain_close(&c);
 }
 
 static void nan_logits_are_committed_without_a_token(void **state)
@@ -207,6 +245,7 @@ static void nan_logits_are_committed_without_a_token(void **state)
     for (uint32_t i = 4; i < 6; i++) {
         assert_int_equal(chain_result(&c, i)->status, ST_NAN);
         assert_int_equal(chain_result(&c, i)->token, TOKEN_NONE);
+        assert_int_equal(c.poison[i - 4], poison_logits(0));
     }
     chain_close(&c);
 }
@@ -331,7 +370,8 @@ int main(void)
         cmocka_unit_test(bad_rows_are_refused),
         cmocka_unit_test(dead_rows_write_nothing),
         cmocka_unit_test(no_rows_are_legal),
-        cmocka_unit_test(nan_names_stage_and_session),
+        cmocka_unit_test(nan_marks_its_row_and_no_other),
+        cmocka_unit_test(nan_of_a_later_stage_has_its_mark),
         cmocka_unit_test(nan_logits_are_committed_without_a_token),
         cmocka_unit_test(bad_configurations_are_refused),
         cmocka_unit_test(loading_stops_when_told),

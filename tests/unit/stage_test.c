@@ -162,7 +162,7 @@ static void an_ended_row_commits_nothing(void **state)
                       .position = 1, .token = token, .flags = ROW_LOGITS, .readback = 0,
                       .sampler_i = WIRE_NONE};
     assert_int_equal(stage_rows(c.stage[0], &ended, 1, 0, &e), ST_OK);
-    assert_int_equal(stage_head(c.stage[0], NULL, &c.results, c.seq + 1, &n_committed, NULL, &e), ST_OK);
+    assert_int_equal(stage_head(c.stage[0], NULL, &c.results, c.seq + 1, &n_committed, NULL, c.poison, &e), ST_OK);
     assert_int_equal(n_committed, 0);
     assert_int_equal(atomic_load(&chain_result(&c, 0)->commit), c.seq);
     free(logits);

@@ -149,7 +149,7 @@ static void cross(pair *p, uint32_t step, uint32_t n_rows)
     for (uint32_t i = 0; i < n_rows * EMBD; i++)
         from[i] = value_of(step, i);
     memset(to, 0, ROWS * EMBD * sizeof *to);
-    assert_int_equal(edges_send(&tx->x, step % 2, step, rows, n_rows, tx->hidden, &tx->e), ST_OK);
+    assert_int_equal(edges_send(&tx->x, step % 2, step, rows, NULL, n_rows, tx->hidden, &tx->e), ST_OK);
     incoming in = {
         .slot = step % 2, .seq = step, .rows = rows, .n_rows = n_rows, .hidden = rx->hidden};
     assert_int_equal(edges_receive(&rx->x, &in, &rx->e), ST_OK);
@@ -331,6 +331,50 @@ static void failed_probe_of_a_forced_one_stops(void **state)
     pair_close(&p);
 }
 
+/* Marks cross with their rows; one of a stage that there is not is no row of ours. */
+static void marks_go_with_their_rows(void **state)
+{
+    (void)state;
+    pair p;
+    pair_open(&p, &both_devices, fake_peer_backend());
+    pair_connect(&p);
+    side *tx = &p.side[0], *rx = &p.side[1];
+    wire_row rows[3] = {{.position = 0, .flags = ROW_LIVE}, {.position = 1, .flags = ROW_LIVE},
+                        {.position = 2, .flags = ROW_LIVE}};
+    poison_mark sent[3] = {0, poison_hidden(0), poison_logits(N - 1)}, got[3] = {9, 9, 9};
+    incoming in = {.slot = 1, .seq = 1, .rows = rows, .n_rows = 3, .poison = got, .hidden = rx->hidden};
+    assert_int_equal(edges_send(&tx->x, 1, 1, rows, sent, 3, tx->hidden, &tx->e), ST_OK);
+    assert_int_equal(edges_receive(&rx->x, &in, &rx->e), ST_OK);
+    assert_memory_equal(got, sent, sizeof sent);
+    sent[1] = poison_hidden(N);
+    in.slot = 0;
+    in.seq = 2;
+    assert_int_equal(edges_send(&tx->x, 0, 2, rows, sent, 3, tx->hidden, &tx->e), ST_OK);
+    assert_int_equal(edges_receive(&rx->x, &in, &rx->e), ST_PROTOCOL);
+    assert_non_null(strstr(rx->e.text, "row 1 is session 0 position 1"));
+    pair_close(&p);
+}
+
+/* Nor is a token outside the vocabulary, where tokens are drawn on the way. */
+static void drawn_tokens_are_below_the_vocabulary(void **state)
+{
+    (void)state;
+    pair p;
+    pair_open(&p, &both_devices, fake_peer_backend());
+    pair_connect(&p);
+    side *tx = &p.side[0], *rx = &p.side[1];
+    for (uint32_t step = 1; step <= 2; step++) {
+        wire_row drew = {.token = step == 1 ? 99 : 100, .flags = ROW_LIVE}, row = {.flags = ROW_LIVE};
+        incoming in = {.slot = step % 2, .seq = step, .rows = &row, .n_rows = 1, .drawn = true,
+                       .n_vocab = 100, .hidden = rx->hidden};
+        assert_int_equal(edges_send(&tx->x, step % 2, step, &drew, NULL, 1, tx->hidden, &tx->e), ST_OK);
+        assert_int_equal(edges_receive(&rx->x, &in, &rx->e), step == 1 ? ST_OK : ST_PROTOCOL);
+        assert_int_equal(row.token, step == 1 ? 99 : 0);
+    }
+    assert_non_null(strstr(rx->e.text, "token 100"));
+    pair_close(&p);
+}
+
 typedef struct {
     side *s;
     wire_row row;
@@ -358,7 +402,7 @@ static void a_dead_sender_leaves_nobody_waiting(void **state)
     receiver r = {.s = &p.side[1], .row = {.flags = ROW_LIVE}};
     float *to = (float *)(uintptr_t)p.side[1].hidden.addr, before = 12345;
     to[0] = before;
-    assert_int_equal(edges_send(&p.side[0].x, 1, 1, &r.row, 1, p.side[0].hidden, &p.side[0].e),
+    assert_int_equal(edges_send(&p.side[0].x, 1, 1, &r.row, NULL, 1, p.side[0].hidden, &p.side[0].e),
                      ST_OK);
     pthread_t t;
     assert_int_equal(pthread_create(&t, NULL, receive_one, &r), 0);
@@ -413,6 +457,8 @@ int main(void)
         cmocka_unit_test(forced_and_impossible_is_refused),
         cmocka_unit_test(what_fails_falls_to_the_next),
         cmocka_unit_test(failed_probe_of_a_forced_one_stops),
+        cmocka_unit_test(marks_go_with_their_rows),
+        cmocka_unit_test(drawn_tokens_are_below_the_vocabulary),
         cmocka_unit_test(a_dead_sender_leaves_nobody_waiting),
         cmocka_unit_test(edges_are_renewed_on_a_live_stage),
     };

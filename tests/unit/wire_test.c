@@ -168,6 +168,10 @@ static void recovery_messages_are_checked(void **state)
     assert_true(wire_valid(frame, sizeof(wire_header) + sizeof(wire_quiesced)));
     head(WIRE_QUIESCED, sizeof(wire_quiesced) - 1);
     assert_false(wire_valid(frame, sizeof(wire_header) + sizeof(wire_quiesced) - 1));
+    head(WIRE_POISONED, sizeof(wire_poisoned));
+    assert_true(wire_valid(frame, sizeof(wire_header) + sizeof(wire_poisoned)));
+    head(WIRE_POISONED, sizeof(wire_poisoned) + 4);
+    assert_false(wire_valid(frame, sizeof(wire_header) + sizeof(wire_poisoned) + 4));
     head(WIRE_REPLAYED, sizeof(wire_replayed));
     assert_true(wire_valid(frame, sizeof(wire_header) + sizeof(wire_replayed)));
 }

@@ -1,0 +1,642 @@
+/* NaN and infinity end the session whose rows hold them, and nothing else: the others in the same steps
+ * have the bits that they have alone, what it held is wiped before it is used again, and a row that
+ * was never asked for does not count. The model is one whose embedding of one token is NaN. */
+#include "tests/support/tap.h"
+
+#include "coordinator/engine/kvbooks.h"
+#include "stage/kv.h"
+#include "tests/support/small_run.h"
+
+#include <math.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define N_LAYERS   4u
+#define N_VOCAB    320u
+#define N_CTX      300u
+#define N_SESSIONS 4u   /* that go on */
+#define N_PROMPT   40u
+#define N_TOKENS   120u /* drawn by each of them */
+
+static char dir[] = "/tmp/memra-t.XXXXXX";
+static char model_path[64], bad_path[64];
+static uint32_t prompt[N_SESSIONS][N_PROMPT], truth[N_SESSIONS][N_TOKENS];
+static uint32_t spoiled; /* the token */
+
+#define OK(expr)                                                                                   \
+    do {                                                                                           \
+        errmsg_clear(&e);                                                                          \
+        if ((expr) != ST_OK) fail_msg("%s: %s", #expr, e.text);                                    \
+    } while (0)
+
+static pipeline *open_of(const char *path, uint32_t n_stages, const char *fault_text)
+{
+    static doors d;
+    errmsg e = {0};
+    d = doors_default();
+    d.n_stages = n_stages;
+    d.step.prime_chunk = 16; /* several chunks of a prompt are in flight */
+    if (fault_text != NULL) {
+        snprintf(d.fault_text, sizeof d.fault_text, "%s", fault_text);
+        OK(fault_parse(&d.faults, fault_text, &e));
+    }
+    pipeline_options o = small_options(path, dir, &d);
+    o.plan.n_sessions = N_SESSIONS + 2;
+    o.plan.n_ctx = N_CTX;
+    o.plan.journal_bytes = PLAN_JOURNAL_ALL;
+    return small_open(&o);
+}
+
+static session *open_session(pipeline *p, uint32_t i, bool share)
+{
+    session_options o = session_options_default();
+    session *s;
+    errmsg e = {0};
+    o.sampler.temperature = 0.9f;
+    o.sampler.seed = i;
+    o.share = share;
+    OK(session_open_with(p, &o, &s, &e));
+    return s;
+}
+
+/* The session of stream i, its prompt walked; the first token that it draws in *next. */
+static session *primed(pipeline *p, uint32_t i, bool share, uint32_t *next)
+{
+    session *s = open_session(p, i, share);
+    errmsg e = {0};
+    OK(session_prime(s, prompt[i], N_PROMPT, NULL, next, &e));
+    return s;
+}
+
+static bool occurs(uint32_t token)
+{
+    for (uint32_t i = 0; i < N_SESSIONS; i++) {
+        for (uint32_t k = 0; k < N_PROMPT; k++)
+            if (prompt[i][k] == token) return true;
+        for (uint32_t k = 0; k < N_TOKENS; k++)
+            if (truth[i][k] == token) return true;
+    }
+    return false;
+}
+
+static void make_truth(void)
+{
+    errmsg e = {0};
+    pipeline *p = open_of(model_path, 1, NULL);
+    for (uint32_t i = 0; i < N_SESSIONS; i++) {
+        for (uint32_t k = 0; k < N_PROMPT; k++) prompt[i][k] = ((k < 20 ? 0 : i) * 101 + k * 37 + 11) % N_VOCAB;
+        session *s = primed(p, i, false, &truth[i][0]);
+        for (uint32_t k = 1; k < N_TOKENS; k++)
+            OK(session_step(s, truth[i][k - 1], NULL, &truth[i][k], &e));
+        session_drop(s);
+    }
+    pipeline_close(p);
+    for (spoiled = 3; occurs(spoiled); spoiled++) assert_true(spoiled + 1 < N_VOCAB);
+}
+
+static void write_model(const char *path, const char *tensor, uint64_t value_i, float value)
+{
+    llama_spec spec = llama_spec_default();
+    spec.n_layers = N_LAYERS;
+    spec.n_ctx = N_CTX;
+    spec.n_vocab = N_VOCAB;
+    gguf_build *b = gguf_build_llama(&spec);
+    if (tensor != NULL) memcpy(gguf_build_find(b, tensor)->data + value_i * sizeof value, &value, sizeof value);
+    gguf_build_file(b, path);
+    gguf_build_free(b);
+}
+
+static int set_up(void **state)
+{
+    (void)state;
+    if (mkdtemp(dir) == NULL) return 1;
+    snprintf(model_path, sizeof model_path, "%s/m.gguf", dir);
+    snprintf(bad_path, sizeof bad_path, "%s/b.gguf", dir);
+    write_model(model_path, NULL, 0, 0);
+    make_truth();
+    write_model(bad_path, "token_embd.weight", (uint64_t)spoiled * 64 + 5, NAN);
+    return 0;
+}
+
+static int tear_down(void **state)
+{
+    (void)state;
+    unlink(model_path);
+    unlink(bad_path);
+    return rmdir(dir); /* not empty: a run directory was left behind */
+}
+
+/* --- sessions end ------------------------------------------------------------------------------------ */
+
+/* Streams that generate by themselves, in the same steps as whatever else goes on. */
+typedef struct {
+    session *s[N_SESSIONS];
+    generation *g[N_SESSIONS];
+    uint32_t first[N_SESSIONS];
+} others;
+
+static void others_begin(others *o, pipeline *p)
+{
+    errmsg e = {0};
+    const generate_limits l = {.n_max = N_TOKENS - 1};
+    for (uint32_t i = 0; i < N_SESSIONS; i++) o->s[i] = primed(p, i, false, &o->first[i]);
+    for (uint32_t i = 0; i < N_SESSIONS; i++)
+        OK(session_generate(o->s[i], o->first[i], &l, &o->g[i], &e));
+}
+
+/* All of their tokens are those that they draw alone. */
+static void others_end(others *o)
+{
+    errmsg e = {0};
+    for (uint32_t i = 0; i < N_SESSIONS; i++) {
+        assert_int_equal(o->first[i], truth[i][0]);
+        for (uint32_t k = 1; k < N_TOKENS; k++) {
+            uint32_t token;
+            OK(generation_next(o->g[i], &token, &e));
+            assert_int_equal(token, truth[i][k]);
+        }
+        OK(generation_close(o->g[i], &e));
+        OK(session_check(o->s[i], &e));
+        session_drop(o->s[i]);
+    }
+}
+
+/* The call ended with the session, for that row. */
+static void ended(status st, const errmsg *e, const char *where, uint32_t position)
+{
+    char at[32];
+    snprintf(at, sizeof at, "at position %u,", position);
+    if (st != ST_NAN || e->code != ST_NAN || strstr(e->text, where) == NULL || strstr(e->text, at) == NULL)
+        fail_msg("%s (not %s %s): %s", status_word(st), where, at, e->text);
+}
+
+/* Whatever is asked of it, it says why; and it can be dropped. */
+static void is_over(session *s, const char *where, uint32_t position)
+{
+    errmsg e = {0};
+    uint32_t token = 1, next;
+    session *f;
+    pending *w;
+    generation *g;
+    const generate_limits l = {.n_max = 4};
+    ended(session_check(s, &e), &e, where, position);
+    errmsg_clear(&e);
+    ended(session_step(s, token, NULL, &next, &e), &e, where, position);
+    errmsg_clear(&e);
+    ended(session_prime(s, &token, 1, NULL, NULL, &e), &e, where, position);
+    errmsg_clear(&e);
+    ended(session_step_deferred(s, token, &w, &e), &e, where, position);
+    errmsg_clear(&e);
+    ended(session_fork(s, &f, &e), &e, where, position);
+    errmsg_clear(&e);
+    ended(session_truncate(s, 0, &e), &e, where, position);
+    errmsg_clear(&e);
+    ended(session_generate(s, token, &l, &g, &e), &e, where, position);
+    session_drop(s);
+}
+
+#define HIDDEN "hidden state at position"
+static const char *const in_stage_0[] = {"stage 0 (layers 0-3)", "stage 0 (layers 0-1)",
+                                         "stage 0 (layers 0-0)"};
+
+static void by_prompt(pipeline *p, const char *where)
+{
+    uint32_t tokens[200], next = 0;
+    errmsg e = {0};
+    for (uint32_t at = 0; at < 200; at += 66) {
+        session *s = open_session(p, 7, false);
+        for (uint32_t k = 0; k < 200; k++) tokens[k] = prompt[k % N_SESSIONS][k % N_PROMPT];
+        tokens[at] = spoiled;
+        errmsg_clear(&e);
+        ended(session_prime(s, tokens, 200, NULL, &next, &e), &e, where, at);
+        assert_int_equal(next, TOKEN_NONE);
+        assert_non_null(strstr(e.text, HIDDEN));
+        is_over(s, where, at);
+    }
+}
+
+static void by_step(pipeline *p, const char *where)
+{
+    uint32_t next;
+    errmsg e = {0};
+    session *s = primed(p, 0, false, &next), *f;
+    OK(session_fork(s, &f, &e));
+    ended(session_step(f, spoiled, NULL, &next, &e), &e, where, N_PROMPT);
+    is_over(f, where, N_PROMPT);
+    OK(session_step(s, truth[0][0], NULL, &next, &e)); /* its parent is none the worse */
+    assert_int_equal(next, truth[0][1]);
+    session_drop(s);
+}
+
+static void by_deferred_steps(pipeline *p, const char *where)
+{
+    uint32_t next;
+    errmsg e = {0};
+    session *s = primed(p, 1, false, &next);
+    pending *w[4];
+    for (uint32_t i = 0; i < 4; i++)
+        OK(session_step_deferred(s, i == 1 ? spoiled : truth[1][i], &w[i], &e));
+    OK(pending_logits_wait(w[0], NULL, &next, &e));
+    assert_int_equal(next, truth[1][1]);
+    ended(pending_logits_wait(w[1], NULL, &next, &e), &e, where, N_PROMPT + 1);
+    pending_drop(w[3]);
+    is_over(s, where, N_PROMPT + 1);
+    errmsg_clear(&e);
+    ended(pending_logits_wait(w[2], NULL, &next, &e), &e, where, N_PROMPT + 1); /* outlives it */
+}
+
+static void by_generation(pipeline *p, const char *where)
+{
+    uint32_t next;
+    errmsg e = {0};
+    const generate_limits l = {.n_max = 50};
+    generation *g;
+    session *s = primed(p, 2, false, &next);
+    OK(session_generate(s, spoiled, &l, &g, &e));
+    ended(generation_next(g, &next, &e), &e, where, N_PROMPT);
+    assert_int_equal(next, TOKEN_NONE);
+    errmsg_clear(&e);
+    ended(generation_close(g, &e), &e, where, N_PROMPT);
+    is_over(s, where, N_PROMPT);
+}
+
+static void one_ends_and_the_others_go_on(void **state)
+{
+    (void)state;
+    errmsg e = {0};
+    for (uint32_t n_stages = 1; n_stages <= 3; n_stages++) {
+        void (*const way[])(pipeline *p, const char *where) = {by_prompt, by_step, by_deferred_steps,
+                                                               by_generation};
+        pipeline *p = open_of(bad_path, n_stages, NULL);
+        for (uint32_t i = 0; i < 4; i++) {
+            others o;
+            others_begin(&o, p);
+            way[i](p, in_stage_0[n_stages - 1]);
+            others_end(&o);
+        }
+        OK(pipeline_check(p, &e));
+        assert_int_equal(pipeline_recoveries(p, 0, NULL, 0), 0);
+        pipeline_close(p);
+    }
+}
+
+/* Found by a middle stage and by the last one, in a step that all share: one of them ends. */
+static void found_by_a_later_stage(void **state)
+{
+    (void)state;
+    errmsg e = {0};
+    const char *const where[] = {"stage 1 (layers 1-1)", "stage 2 (layers 2-3)"};
+    for (uint32_t stage = 1; stage < 3; stage++) {
+        char fault_text[64];
+        generation *g[N_SESSIONS];
+        session *s[N_SESSIONS];
+        uint32_t token[N_SESSIONS], n_ended = 0;
+        const generate_limits l = {.n_max = N_TOKENS - 1};
+        snprintf(fault_text, sizeof fault_text, "stage=%u,at=decode,kind=nan", stage);
+        pipeline *p = open_of(model_path, 3, fault_text);
+        for (uint32_t i = 0; i < N_SESSIONS; i++) s[i] = primed(p, i, false, &token[i]);
+        for (uint32_t i = 0; i < N_SESSIONS; i++) OK(session_generate(s[i], token[i], &l, &g[i], &e));
+        for (uint32_t i = 0; i < N_SESSIONS; i++) {
+            status st = ST_OK;
+            errmsg_clear(&e);
+            for (uint32_t k = 1; k < N_TOKENS && st == ST_OK; k++) {
+                st = generation_next(g[i], &token[i], &e);
+                if (st == ST_OK) assert_int_equal(token[i], truth[i][k]);
+            }
+            n_ended += st != ST_OK;
+            if (st != ST_OK && (st != ST_NAN || strstr(e.text, where[stage - 1]) == NULL))
+                fail_msg("%s", e.text);
+            errmsg_clear(&e);
+            assert_int_equal(generation_close(g[i], &e), st);
+            session_drop(s[i]);
+        }
+        assert_int_equal(n_ended, 1);
+        pipeline_close(p);
+    }
+}
+
+static void logits_that_are_not_finite(void **state)
+{
+    (void)state;
+    char path[64];
+    errmsg e = {0};
+    uint32_t next;
+    snprintf(path, sizeof path, "%s/l.gguf", dir);
+    write_model(path, "output.weight", 17 * 64, INFINITY);
+    for (uint32_t n_stages = 1; n_stages <= 2; n_stages++) {
+        const char *where = n_stages == 1 ? "stage 0 (layers 0-3)" : "stage 1 (layers 2-3)";
+        pipeline *p = open_of(path, n_stages, NULL);
+        session *s = open_session(p, 0, false), *quiet = open_session(p, 1, false);
+        ended(session_prime(s, prompt[0], N_PROMPT, NULL, &next, &e), &e, where, N_PROMPT - 1);
+        assert_non_null(strstr(e.text, "in the logits at position"));
+        is_over(s, where, N_PROMPT - 1);
+        OK(session_prime(quiet, prompt[0], N_PROMPT, NULL, NULL, &e)); /* asks for no logits */
+        OK(session_check(quiet, &e));
+        session_drop(quiet);
+        pipeline_close(p);
+    }
+    unlink(path);
+}
+
+/* --- rows that do not count -------------------------------------------------------------------------- */
+
+/* Drafts that are the spoiled token, always. */
+typedef struct {
+    draft_source source;
+    uint64_t n_calls;
+} spoiler;
+
+static void *sit(draft_source *d, const draft_task *t)
+{
+    (void)t;
+    return d;
+}
+
+static void leave(void *seat)
+{
+    (void)seat;
+}
+
+static uint32_t guess_spoiled(void *seat, const uint32_t *tokens, uint64_t n, uint32_t *out,
+                              uint32_t room, uint64_t *spent_ns)
+{
+    spoiler *d = seat;
+    (void)tokens, (void)n;
+    *spent_ns = 0;
+    d->n_calls++;
+    for (uint32_t i = 0; i < room; i++) out[i] = spoiled;
+    return room;
+}
+
+static void a_draft_that_was_wrong_is_no_reason(void **state)
+{
+    (void)state;
+    errmsg e = {0};
+    for (uint32_t n_stages = 1; n_stages <= 3; n_stages++) {
+        pipeline *p = open_of(bad_path, n_stages, NULL);
+        spoiler d = {.source = {.sit = sit, .leave = leave, .guess = guess_spoiled}};
+        uint32_t token;
+        const generate_limits l = {.n_max = N_TOKENS - 1, .n_draft = 3, .draft_always = true,
+                                   .draft = &d.source};
+        session *s = primed(p, 0, false, &token);
+        generation *g;
+        OK(session_generate(s, token, &l, &g, &e));
+        for (uint32_t k = 1; k < N_TOKENS; k++) {
+            OK(generation_next(g, &token, &e));
+            assert_int_equal(token, truth[0][k]);
+        }
+        OK(generation_close(g, &e));
+        draft_counts n;
+        pipeline_drafts(p, &n);
+        assert_true(d.n_calls > 50 && n.n_verifies > 50 && n.n_accepted == 0);
+        session_drop(s);
+        pipeline_close(p);
+    }
+}
+
+/* --- what it held ------------------------------------------------------------------------------------ */
+
+/* Its prefix is nobody's any more, and who held it already goes on. */
+static void a_shared_prefix_is_not_handed_on(void **state)
+{
+    (void)state;
+    errmsg e = {0};
+    uint32_t tokens[150], got[3], want, next;
+    schedule_snapshot before, after;
+    pipeline *p = open_of(bad_path, 2, NULL);
+    for (uint32_t k = 0; k < 150; k++) tokens[k] = prompt[k % N_SESSIONS][k % N_PROMPT];
+    session *holder = open_session(p, 3, true), *s = open_session(p, 3, true), *later;
+    OK(session_prime(holder, tokens, 150, NULL, &want, &e));
+    OK(session_prime(s, tokens, 150, NULL, &got[0], &e));
+    assert_int_equal(got[0], want);
+    pipeline_schedule(p, &before);
+    assert_int_equal(before.n_shared_rows, 128);
+    ended(session_step(s, spoiled, NULL, &next, &e), &e, "stage 0", 150);
+    session_drop(s);
+    later = open_session(p, 3, true);
+    OK(session_prime(later, tokens, 150, NULL, &got[1], &e));
+    assert_int_equal(got[1], want);
+    pipeline_schedule(p, &after);
+    assert_int_equal(after.n_shared_rows, before.n_shared_rows);
+    OK(session_truncate(holder, 149, &e));
+    OK(session_step(holder, tokens[149], NULL, &got[2], &e));
+    assert_int_equal(got[2], want);
+    session_drop(holder);
+    session_drop(later);
+    pipeline_close(p);
+}
+
+/* Nothing of it is brought back with a stage that is replaced, and those that follow in its blocks, in
+ * the new process and in the old ones, have their bits. */
+static void stages_are_lost_after_it(void **state)
+{
+    (void)state;
+    errmsg e = {0};
+    pipeline *p = open_of(bad_path, 3, NULL);
+    for (uint32_t stage = 0; stage < 3; stage++) {
+        others o;
+        stage_snapshot t;
+        uint32_t next, n = (uint32_t)pipeline_recoveries(p, 0, NULL, 0);
+        session *s = primed(p, 0, false, &next);
+        others_begin(&o, p);
+        ended(session_step(s, spoiled, NULL, &next, &e), &e, "stage 0", N_PROMPT);
+        errmsg_clear(&e);
+        pipeline_stage(p, stage, &t);
+        kill(t.pid, SIGKILL);
+        session_drop(s);
+        others_end(&o);
+        while (pipeline_recoveries(p, 0, NULL, 0) == n) usleep(1000);
+    }
+    OK(pipeline_check(p, &e));
+    pipeline_close(p);
+}
+
+/* --- the books: allocate again, look ----------------------------------------------------------------- */
+
+#define BOOK_BLOCKS 5u
+
+typedef struct {
+    pipeline *p;
+    backend_device *device;
+    backend_queue *q;
+    char *host;
+    kv_cache kv; /* of a stage, which follows the operations */
+} books;
+
+static void books_open(books *b)
+{
+    errmsg e = {0};
+    host_layout at;
+    const stage_limits limits = {.n_ctx = N_CTX, .n_branches = 2, .rows_max = 8, .n_readback = 2,
+                                 .n_blocks = {BOOK_BLOCKS}, .last_stage = true};
+    device_spec spec = {.numa_node = UINT32_MAX, .n_threads = 1, .isa = "auto"};
+    b->p = calloc(1, sizeof *b->p);
+    b->p->model = calloc(1, sizeof *b->p->model);
+    *b->p->model = (model_desc){.n_kv_heads = 2, .n_head = 16, .n_vocab = N_VOCAB, .n_layers = 1};
+    b->p->model->rope.n_rot = 16;
+    b->p->plan.n_ctx = N_CTX;
+    b->p->plan.n_sessions = 2;
+    b->p->plan.rows_max = 8;
+    b->p->plan.n_blocks[KV_CLASS_GLOBAL] = BOOK_BLOCKS;
+    OK(kvbooks_open(b->p, &e));
+    host_layout_make(&at, b->p->model, &limits);
+    b->host = calloc(1, at.bytes);
+    OK(backend_cpu()->device_open(&b->device, &spec, &e));
+    OK(backend_cpu()->queue_open(b->device, &b->q, &e));
+    OK(kv_open(&b->kv, backend_cpu(), b->device, b->p->model, 0, 1, DT_F32, &limits, b->host, &at, &e));
+}
+
+static void books_close(books *b)
+{
+    backend_cpu()->queue_close(b->q);
+    kv_close(&b->kv);
+    backend_cpu()->device_close(b->device);
+    kvbooks_close(b->p);
+    free(b->host);
+    free(b->p->kv_ops);
+    free(b->p->model);
+    free(b->p);
+}
+
+static session *book_session(books *b, uint32_t branch)
+{
+    errmsg e = {0};
+    session *s = calloc(1, sizeof *s);
+    s->p = b->p;
+    s->branch = branch;
+    s->generation = 1;
+    s->share = true;
+    assert_true(kvbooks_make(s));
+    OK(kvbooks_room(b->p, 1, &e));
+    kvbooks_put(s, KV_OPEN, KV_CLASS_GLOBAL, 0, 0, 0);
+    return s;
+}
+
+static void book_session_free(session *s)
+{
+    kvbooks_free(s);
+    free(s);
+}
+
+/* A stage takes the operations that are due. */
+static void books_apply(books *b)
+{
+    errmsg e = {0};
+    OK(kv_ops(&b->kv, b->q, b->p->kv_ops, b->p->n_kv_ops, &e));
+    b->p->n_kv_ops = 0;
+}
+
+static uint64_t block_bytes(void)
+{
+    return 2 * KV_BLOCK * 16 * sizeof(float);
+}
+
+/* K and V of a block. */
+static unsigned char *bytes_of(const books *b, uint32_t block, uint32_t i)
+{
+    kv_args layer = kv_layer(&b->kv, 0);
+    return (unsigned char *)(i == 0 ? layer.k : layer.v).addr + block * block_bytes();
+}
+
+static void books_fill(const books *b, uint32_t block)
+{
+    for (uint32_t i = 0; i < 2; i++) memset(bytes_of(b, block, i), 0xff, block_bytes()); /* NaN */
+}
+
+static bool is_wiped(const books *b, uint32_t block)
+{
+    uint64_t sum = 0;
+    for (uint32_t i = 0; i < 2; i++)
+        for (uint64_t k = 0; k < block_bytes(); k++) sum += bytes_of(b, block, i)[k];
+    return sum == 0;
+}
+
+/* Blocks of a poisoned session, and they alone, are wiped when the next one gets them; so is one that
+ * another held too, when that has let go of it. */
+static void blocks_are_wiped_when_they_are_taken_again(void **state)
+{
+    (void)state;
+    books b = {0};
+    errmsg e = {0};
+    books_open(&b);
+    session *s = book_session(&b, 0), *other = book_session(&b, 1), *next;
+    OK(kvbooks_reserve(s, 0, 2 * KV_BLOCK, &e));
+    s->position = 2 * KV_BLOCK;
+    kvbooks_offer(s, KV_BLOCK);
+    OK(kvbooks_adopt(other, s->tokens, KV_BLOCK, &e)); /* holds the first one of s too */
+    OK(kvbooks_reserve(other, KV_BLOCK, KV_BLOCK + 1, &e));
+    books_apply(&b);
+    const uint32_t shared = s->table[0].block[0], own = s->table[0].block[1], clean = other->table[0].block[1];
+    assert_int_equal(other->table[0].block[0], shared);
+    for (uint32_t i = 0; i < BOOK_BLOCKS; i++) books_fill(&b, i);
+
+    kvbooks_taint(s);
+    OK(kvbooks_truncate(s, 0, &e));
+    books_apply(&b);
+    assert_false(is_wiped(&b, own)); /* not yet: nobody has it */
+    OK(kvbooks_reserve(s, 0, 2 * KV_BLOCK, &e));
+    books_apply(&b);
+    assert_true(is_wiped(&b, own));
+    for (uint32_t i = 0; i < s->table[0].n; i++) assert_int_not_equal(s->table[0].block[i], shared);
+    assert_false(is_wiped(&b, shared)); /* other reads it */
+
+    kvbooks_drop(other);
+    kvbooks_put(other, KV_FREE, KV_CLASS_GLOBAL, 0, 0, 0);
+    books_apply(&b);
+    book_session_free(other);
+    next = book_session(&b, 1);
+    OK(kvbooks_reserve(next, 0, 3 * KV_BLOCK, &e)); /* all that are left */
+    books_apply(&b);
+    assert_true(is_wiped(&b, shared));
+    assert_false(is_wiped(&b, clean)); /* was never poisoned */
+    kvbooks_drop(next);
+    book_session_free(next);
+    kvbooks_drop(s);
+    book_session_free(s);
+    books_close(&b);
+}
+
+/* --- ids --------------------------------------------------------------------------------------------- */
+
+static void ids_outside_the_vocabulary_are_refused(void **state)
+{
+    (void)state;
+    errmsg e = {0};
+    uint32_t tokens[2] = {1, N_VOCAB}, next;
+    const generate_limits l = {.n_max = 4};
+    pending *w;
+    generation *g;
+    pipeline *p = open_of(model_path, 2, NULL);
+    session *s = open_session(p, 0, false);
+    assert_int_equal(session_prime(s, tokens, 2, NULL, NULL, &e), ST_USAGE);
+    assert_non_null(strstr(e.text, "token 320 at place 1 is not in the vocabulary of 320"));
+    for (uint32_t i = 0; i < 2; i++) {
+        const uint32_t id = i == 0 ? N_VOCAB : UINT32_MAX;
+        errmsg_clear(&e);
+        assert_int_equal(session_step(s, id, NULL, &next, &e), ST_USAGE);
+        assert_int_equal(session_step_deferred(s, id, &w, &e), ST_USAGE);
+        assert_int_equal(session_generate(s, id, &l, &g, &e), ST_USAGE);
+    }
+    assert_int_equal(session_position(s), 0);
+    session_drop(s);
+    pipeline_close(p);
+}
+
+int main(void)
+{
+    tap_begin(120);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(blocks_are_wiped_when_they_are_taken_again),
+        cmocka_unit_test(one_ends_and_the_others_go_on),
+        cmocka_unit_test(found_by_a_later_stage),
+        cmocka_unit_test(logits_that_are_not_finite),
+        cmocka_unit_test(a_draft_that_was_wrong_is_no_reason),
+        cmocka_unit_test(a_shared_prefix_is_not_handed_on),
+        cmocka_unit_test(stages_are_lost_after_it),
+        cmocka_unit_test(ids_outside_the_vocabulary_are_refused),
+    };
+    return cmocka_run_group_tests(tests, set_up, tear_down);
+}
