@@ -114,13 +114,14 @@ typedef struct {
     const flight *of;
     uint32_t n_ready, n_all, share, n_drafts_max;
     worth_crowd crowd;
-    bool always, cost;
+    bool always;
     uint64_t now;
 } candidates;
 
 static candidates look(pipeline *p, const flight *of)
 {
     candidates c = {.of = of, .now = now_ns()};
+    bool cost = false;
     generations all = generations_of(p, of);
     for (generation *g; (g = next_generation(&all)) != NULL;) {
         c.n_ready++;
@@ -129,7 +130,7 @@ static candidates look(pipeline *p, const flight *of)
         uint32_t n = drafts_of(g, GENERATE_DRAFT_MAX, c.now);
         if (n > c.n_drafts_max) c.n_drafts_max = n;
         c.always = c.always || (g->limits.draft_always && n > 0);
-        c.cost = c.cost || costs(g);
+        cost = cost || costs(g);
     }
     c.n_all = c.n_ready;
     for (uint32_t i = 0; i < p->window; i++)
@@ -137,6 +138,8 @@ static candidates look(pipeline *p, const flight *of)
     if (c.n_all == 0) return c;
     c.share = (c.n_all + p->n_stages - 1) / p->n_stages;
     c.crowd = (worth_crowd){c.n_all, (c.n_all + c.share - 1) / c.share};
+    verify_state *v = &p->verify;
+    if (cost && !v->allowed) v->allowed = worth_allow(&v->worth, c.crowd, ALLOWANCE);
     return c;
 }
 
@@ -285,7 +288,6 @@ verify_choice verify_choose(pipeline *p, flight *f, uint32_t n_flying)
     if (c.n_ready == 0) return VERIFY_ROUNDS;
     f->crowd = c.crowd;
     f->alone = nothing_else_flies(p);
-    if (c.cost && !v->allowed) v->allowed = worth_allow(&v->worth, c.crowd, ALLOWANCE);
     bool dry = c.n_drafts_max == 0;
     if (!dry || n_flying > 0)
         v->n_dry = 0;
