@@ -24,7 +24,7 @@
     X(TRACE_DECODE, "decode")       /* rows of sessions through the stage's layers, and its head */ \
     X(TRACE_PROMPT, "prompt")       /* a chunk, likewise */                                        \
     X(TRACE_VERIFY, "verify")       /* tokens and their drafts, likewise */                        \
-    X(TRACE_HEAD, "head")           /* inside one of those: norm, logits, draws */                 \
+    X(TRACE_HEAD, "head")           /* inside one of those: norm, logits, draws; or their end */   \
     X(TRACE_REPLAY, "replay")       /* rows that a lost stage must know */                         \
     X(TRACE_JOURNAL, "journal")     /* rows that were sent are kept for a replay */                \
     X(TRACE_STARVED, "starved")     /* until rows came over the boundary into the stage */         \

@@ -43,6 +43,13 @@ typedef struct {
     int32_t exponent;        /* the device's own */
 } dev_weight;
 
+/* One of several products of the same rows. */
+typedef struct {
+    dev_ptr out;             /* f32 [n_rows, n_out] */
+    const dev_weight *w;
+    dev_ptr bias;            /* f32 [n_out] or none */
+} dev_product;
+
 typedef struct backend_peer backend_peer;
 typedef struct backend_device backend_device;
 typedef struct backend_queue backend_queue;
@@ -125,7 +132,7 @@ typedef struct {
 typedef struct backend_walk backend_walk;
 
 typedef struct {
-    dev_ptr rows;            /* sample_row [n_rows] */
+    const sample_row *rows;  /* [n_rows], of host_alloc; as upload's host memory */
     dev_ptr flags;           /* u8 by row_i: 1 where the hidden state holds NaN or infinity */
     dev_ptr tokens, live;    /* 0: none; u32 and u8 by row_i: what the next walk of the row begins
                                 with: the token drawn, 0 where none was; live becomes 0 where the row
@@ -240,7 +247,10 @@ typedef struct {
      * the same one on every device. */
     status (*sample)(backend_queue *q, dev_ptr out, dev_ptr logits, const sample_args *a,
                      uint32_t n_rows);
-    /* Optional (NULL), with the bits of the ops above in turn. add, then rms_norm of x: */
+    /* Optional (NULL), with the bits of the ops above in turn. matmul of each p[i] with the same x,
+     * n >= 1; no out is x: */
+    status (*matmuls)(backend_queue *q, const dev_product *p, uint32_t n, dev_ptr x, uint32_t n_rows);
+    /* add, then rms_norm of x: */
     status (*add_rms_norm)(backend_queue *q, dev_ptr out, dev_ptr x, dev_ptr y, dev_ptr w,
                            uint32_t n, float eps, uint32_t n_rows);
     /* rope of x and of k, kv_write of k and v, attention of x to out; x and k hold nothing

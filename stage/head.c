@@ -95,7 +95,7 @@ static status draw(stage *s, const stage_head_args *a, uint32_t at, uint32_t n, 
         fill(s, a, row_i[i], &rows[i]);
         for (; i + run < at + n && samples(&s->rows[row_i[i + run]]); run++)
             fill(s, a, row_i[i + run], &rows[i + run]);
-        x.rows = on_device(&rows[i]);
+        x.rows = &rows[i];
         TRY_OP(sample, on_device(&results[i]),
                dev_offset(logits, (uint64_t)(i - at) * s->m->n_vocab * sizeof(float)), &x, run);
     }
@@ -155,6 +155,7 @@ static status fly(stage *s, const stage_head_args *a, errmsg *e)
                (uint64_t)h->n * s->m->n_vocab * sizeof(float), &h->drained);
     }
     TRY_OP(event_record, &h->done);
+    h->flying = true;
     return ST_OK;
 }
 
@@ -217,11 +218,21 @@ static void mark_hidden(const stage *s)
     }
 }
 
+/* Nothing on the device reads or writes the flight's memory any more. */
+static status arrive(stage *s, errmsg *e)
+{
+    head_flight *h = &s->head;
+    if (!h->flying) return ST_OK;
+    TRY_OP(event_wait, h->done);
+    if (h->keeps) TRY_OP(event_wait, h->drained);
+    h->flying = false;
+    return ST_OK;
+}
+
 static status land(stage *s, errmsg *e)
 {
     head_flight *h = &s->head;
-    TRY_OP(event_wait, h->done);
-    if (h->keeps) TRY_OP(event_wait, h->drained);
+    TRY(arrive(s, e));
     mark_hidden(s);
     for (uint32_t i = 0; i < h->n; i++)
         commit(s, i);
@@ -235,6 +246,7 @@ status stage_head_begin(stage *s, const stage_head_args *a, errmsg *e)
     CHECK(s->last);
     TRY(check_out(s, a->out, e));
     TRY(check_samplers(s, a->samplers, e));
+    TRY(arrive(s, e));
     *h = (head_flight){.out = a->out,
                        .seq = a->seq,
                        .drawn = a->drawn,

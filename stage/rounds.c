@@ -84,6 +84,14 @@ uint32_t rounds_slot(const wire_step *s, uint32_t round, uint32_t g)
     return (s->slot + round * s->n_groups + g) % 2; /* modulo 2^32 before: as good */
 }
 
+void rounds_expire(rounds *x, uint32_t round, uint32_t g)
+{
+    uint32_t n;
+    wire_row *row = rounds_group(x, g, &n);
+    for (uint32_t i = 0; i < n; i++)
+        if (round + 1 >= row[i].rounds) row[i].flags &= ~ROW_LIVE;
+}
+
 void rounds_advance(rounds *x, uint32_t g)
 {
     uint32_t n;

@@ -41,11 +41,14 @@ uint32_t rounds_live(const rounds *x, uint32_t g);
 #define ROUND_BEFORE UINT32_MAX
 uint32_t rounds_slot(const wire_step *s, uint32_t round, uint32_t g);
 
+/* Rows of group g that have had their rounds with this one are dead in the next. */
+void rounds_expire(rounds *x, uint32_t round, uint32_t g);
+
 /* Group g was walked: its rows stand at their next positions. */
 void rounds_advance(rounds *x, uint32_t g);
 
-/* Last stage, before that: rows take what they drew; those that drew a stop id, drew nothing or have
- * had their rounds are dead from now on, but for those that have had all rounds of the step. */
+/* Last stage, before that (or behind it): rows take what they drew; those that drew a stop id, drew nothing
+ * or have had their rounds are dead from now on, but for those that have had all rounds of the step. */
 void rounds_settle(rounds *x, uint32_t round, uint32_t g);
 
 #endif

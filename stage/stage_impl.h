@@ -13,6 +13,7 @@
 
 /* The end of a step, from stage_head_begin to stage_head_end. */
 typedef struct {
+    bool flying;                  /* what was put on the device may still run */
     readback *out;
     uint64_t seq;
     uint32_t *drawn;              /* by row; may be NULL */

@@ -11,6 +11,18 @@ static status norm_heads(stage *s, dev_ptr x, dev_ptr weight, uint32_t n_heads, 
     return ST_OK;
 }
 
+/* Several products of the same rows. */
+static status multiply(stage *s, const dev_product *p, uint32_t n, dev_ptr x, errmsg *e)
+{
+    if (s->b->matmuls != NULL) {
+        TRY_OP(matmuls, p, n, x, s->n_rows);
+        return ST_OK;
+    }
+    for (uint32_t i = 0; i < n; i++)
+        TRY_OP(matmul, p[i].out, p[i].w, x, p[i].bias, s->n_rows);
+    return ST_OK;
+}
+
 /* normed -> the block's output, added to the residual stream by the caller. */
 static status attention_block(stage *s, const layer_weights *w, uint32_t layer_i, errmsg *e)
 {
@@ -25,9 +37,10 @@ static status attention_block(stage *s, const layer_weights *w, uint32_t layer_i
                      SCRATCH(s, live), s->n_positions, s->n_runs};
     rope_args rope = {SCRATCH(s, cos[kind]), SCRATCH(s, sin[kind]), turn->n_rot,
                       turn->kind == ROPE_NEOX};
-    TRY_OP(matmul, q, &w->attn_q, normed, w->attn_q_bias, s->n_rows); /* [R, n_heads, n_head] */
-    TRY_OP(matmul, k, &w->attn_k, normed, w->attn_k_bias, s->n_rows); /* [R, n_kv_heads, n_head] */
-    TRY_OP(matmul, v, &w->attn_v, normed, w->attn_v_bias, s->n_rows);
+    const dev_product qkv[3] = {{q, &w->attn_q, w->attn_q_bias}, /* [R, n_heads, n_head] */
+                                {k, &w->attn_k, w->attn_k_bias}, /* [R, n_kv_heads, n_head] */
+                                {v, &w->attn_v, w->attn_v_bias}};
+    TRY(multiply(s, qkv, 3, normed, e));
     TRY(norm_heads(s, q, w->attn_q_norm, m->n_heads, e));
     TRY(norm_heads(s, k, w->attn_k_norm, m->n_kv_heads, e));
     if (s->b->turn_attention != NULL) {

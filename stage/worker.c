@@ -167,15 +167,6 @@ static void add(_Atomic uint64_t *word, uint64_t n)
     atomic_fetch_add_explicit(word, n, memory_order_relaxed);
 }
 
-/* One group in one round. */
-typedef struct {
-    uint64_t seq;
-    uint32_t round, g, n_rows, n_live;
-    wire_row *rows;
-    poison_mark *poison;
-    bool prime, goes_on; /* of its step */
-} piece;
-
 static uint32_t first_live(const piece *x)
 {
     uint32_t i = 0;
@@ -183,8 +174,7 @@ static uint32_t first_live(const piece *x)
     return i;
 }
 
-/* The layers, over rows of which one lives at least. */
-static status walk(worker *w, const piece *x, errmsg *e)
+status worker_walk(worker *w, const piece *x, errmsg *e)
 {
     uint32_t left;
     TRY(worker_inject(w, x->prime ? FAULT_AT_PRIME : FAULT_AT_DECODE, x->seq, &left, e));
@@ -223,7 +213,7 @@ static void count_step(worker *w, const step_view *v)
     if (w->config.n_stages > 1) add(prime ? &n->n_prime_batches_split : &n->n_batches_split, 1);
 }
 
-static void count_piece(worker *w, const piece *x, uint64_t busy_ns)
+void worker_count_piece(worker *w, const piece *x, uint64_t busy_ns)
 {
     if (x->round == 0 && x->g == 0) count_step(w, &w->rounds.v);
     add(&w->words->busy_ns, busy_ns);
@@ -237,8 +227,7 @@ static bool is_fed(const piece *x)
     return x->round > 0 || x->goes_on;
 }
 
-/* What a trace says of a piece, n rows of it. */
-static trace_event shown(const worker *w, const piece *x, uint32_t n_rows)
+trace_event worker_shown(const worker *w, const piece *x, uint32_t n_rows)
 {
     return (trace_event){.seq = x->seq,
                          .n_rows = n_rows,
@@ -263,7 +252,7 @@ static status receive(worker *w, const piece *x, errmsg *e)
     if (!fed) in.hidden = stage_hidden(w->body);
     span waiting = span_begin(TRACE_STARVED);
     status s = edges_receive(&w->edges, &in, e);
-    trace_event of = shown(w, x, x->n_rows);
+    trace_event of = worker_shown(w, x, x->n_rows);
     of.seq = in.seq;
     of.slot = in.slot;
     if (fed) of.round = before ? w->n_rounds_before - 1 : x->round - 1; /* the sender's */
@@ -278,12 +267,11 @@ static status send_on(worker *w, const piece *x, errmsg *e)
     span waiting = span_begin(TRACE_BLOCKED);
     status s = edges_send(&w->edges, rounds_slot(w->rounds.v.step, x->round, x->g), x->seq, x->rows, x->poison,
                           x->n_rows, hidden, e);
-    span_end(s == ST_OK ? w->trace : NULL, &waiting, shown(w, x, x->n_rows));
+    span_end(s == ST_OK ? w->trace : NULL, &waiting, worker_shown(w, x, x->n_rows));
     return s;
 }
 
-/* The first marked row of each session: its rows are neighbours. */
-static status say_poisoned(worker *w, const piece *x, errmsg *e)
+status worker_say_poisoned(worker *w, const piece *x, errmsg *e)
 {
     for (uint32_t i = 0, said = WIRE_NONE; i < x->n_rows; i++) {
         const wire_row *r = &x->rows[i];
@@ -306,7 +294,7 @@ static status keep_on(worker *w, const piece *x, errmsg *e)
     if (w->sent.map == NULL) return ST_OK;
     span keeping = span_begin(TRACE_JOURNAL);
     status s = keep_rows(&w->sent, w->body, backend_of(w), x->seq, x->rows, x->n_rows, e);
-    span_end(s == ST_OK ? w->trace : NULL, &keeping, shown(w, x, x->n_rows));
+    span_end(s == ST_OK ? w->trace : NULL, &keeping, worker_shown(w, x, x->n_rows));
     return s;
 }
 
@@ -343,7 +331,7 @@ static const wire_step *next_goes_on(worker *w, uint64_t seq)
 /* The last stage's end of a piece: the coordinator has the tokens first, then the first stage. */
 static status end_piece(worker *w, const piece *x, const wire_result *r, errmsg *e)
 {
-    TRY(say_poisoned(w, x, e));
+    TRY(worker_say_poisoned(w, x, e));
     rounds_settle(&w->rounds, x->round, x->g);
     TRY(worker_say(w, WIRE_RESULT, x->seq, r, sizeof *r, e));
     rounds_advance(&w->rounds, x->g);
@@ -355,10 +343,20 @@ static status end_piece(worker *w, const piece *x, const wire_result *r, errmsg 
 
 static status head(worker *w, const piece *x, wire_result *r, errmsg *e)
 {
+    TRY(worker_land(w, e));
+    const bool lands_later = worker_lands_later(w, x);
+    const stage_head_args a = {.samplers = w->rounds.v.samplers,
+                               .out = &w->results,
+                               .seq = x->seq,
+                               .drawn = lands_later ? NULL : rounds_drawn(&w->rounds, x->g),
+                               .poison = lands_later ? worker_leave(w, x) : x->poison};
     span drawing = span_begin(TRACE_HEAD);
-    status s = stage_head(w->body, w->rounds.v.samplers, &w->results, x->seq, &r->n_rows,
-                          rounds_drawn(&w->rounds, x->g), x->poison, e);
-    span_end(s == ST_OK ? w->trace : NULL, &drawing, shown(w, x, r->n_rows));
+    status s = stage_head_begin(w->body, &a, e);
+    if (s == ST_OK && lands_later)
+        w->landing.seq = x->seq;
+    else if (s == ST_OK)
+        s = stage_head_end(w->body, &r->n_rows, e);
+    span_end(s == ST_OK ? w->trace : NULL, &drawing, worker_shown(w, x, r->n_rows));
     return s;
 }
 
@@ -371,11 +369,11 @@ static status pass(worker *w, piece *x, wire_result *r, uint64_t busy_ns, errmsg
     status s = ST_OK;
     if (is_fed(x)) TRY_DONE(s, stage_rows(w->body, x->rows, x->n_rows, step->n_samplers, e));
     x->n_live = rounds_live(&w->rounds, x->g);
-    TRY_DONE(s, walk(w, x, e));
+    TRY_DONE(s, worker_walk(w, x, e));
     if (is_last(w)) TRY_DONE(s, head(w, x, r, e));
-    count_piece(w, x, busy_ns + now_ns() - passing.begin_ns);
+    worker_count_piece(w, x, busy_ns + now_ns() - passing.begin_ns);
 done:
-    span_end(s == ST_OK ? w->trace : NULL, &passing, shown(w, x, x->n_live));
+    span_end(s == ST_OK ? w->trace : NULL, &passing, worker_shown(w, x, x->n_live));
     return s;
 }
 
@@ -389,15 +387,23 @@ static status run_piece(worker *w, piece *x, errmsg *e)
     /* What the message says is put on the device while the rows are on their way. */
     if (!fed) TRY(stage_rows(w->body, x->rows, x->n_rows, step->n_samplers, e));
     uint64_t busy_ns = now_ns() - begin;
+    if (linked) TRY(worker_land(w, e)); /* before waiting for others */
     if (linked && (fed || !is_first(w))) TRY(receive(w, x, e));
     wire_result r = {.round = x->round, .group = x->g};
     TRY(pass(w, x, &r, busy_ns, e));
+    if (w->landing.seq != 0) return ST_OK;
     if (is_last(w)) return end_piece(w, x, &r, e);
     keep_begin(&w->sent, w->body, x->rows, x->n_rows);
     TRY(send_on(w, x, e));
     TRY(keep_on(w, x, e));
     rounds_advance(&w->rounds, x->g);
     return ST_OK;
+}
+
+void worker_done(worker *w, uint64_t seq)
+{
+    atomic_store_explicit(&w->words->step_done, seq, memory_order_release);
+    atomic_fetch_add_explicit(&w->words->progress, 1, memory_order_release);
 }
 
 static status step(worker *w, const void *frame, errmsg *e)
@@ -412,7 +418,8 @@ static status step(worker *w, const void *frame, errmsg *e)
         keep_copies(&w->sent, x.seq, v.kv_ops, v.step->n_kv_ops);
         w->applied_seq = x.seq;
     }
-    if (x.goes_on && (x.seq != w->walked_seq + 1 || w->config.n_stages == 1)) {
+    bool known = x.seq == w->walked_seq + 1 && w->n_rounds > 1 && w->config.n_stages > 1;
+    if (x.goes_on && !known) {
         return errmsg_set(e, ST_PROTOCOL, "step %llu goes on after step %llu, the last was %llu",
                           (unsigned long long)x.seq, (unsigned long long)x.seq - 1,
                           (unsigned long long)w->walked_seq);
@@ -423,11 +430,11 @@ static status step(worker *w, const void *frame, errmsg *e)
     w->n_handed = 0;
     w->n_rounds_before = w->n_rounds;
     w->n_rounds = v.step->rounds;
+    if (worker_runs_ahead(w, &v)) return worker_step_ahead(w, &x, e);
     for (x.round = 0; x.round < v.step->rounds; x.round++)
         for (x.g = 0; x.g < v.step->n_groups; x.g++) TRY(run_piece(w, &x, e));
     w->walked_seq = x.seq;
-    atomic_store_explicit(&w->words->step_done, x.seq, memory_order_release);
-    atomic_fetch_add_explicit(&w->words->progress, 1, memory_order_release);
+    if (w->landing.seq == 0) worker_done(w, x.seq);
     return ST_OK;
 }
 
@@ -495,15 +502,29 @@ static void release(worker *w)
     if (w->file != NULL) gguf_close(w->file);
 }
 
+/* A message, or none. Before all but a step, which can be put behind them, results that are on their way
+ * are fetched. */
+static status serve(worker *w, const mail *m, errmsg *e)
+{
+    if (w->faulted) return ST_OK;
+    bool landed = w->landing.seq != 0 && (m == NULL || wire_head(m->frame)->kind != WIRE_STEP);
+    if (landed) {
+        status s = worker_land(w, e);
+        if (s != ST_OK && s != ST_CLOSED) return s;
+    }
+    if (m != NULL) return handle(w, m, e);
+    return landed ? ST_OK : idle(w, e);
+}
+
 static void *worker_main(void *arg)
 {
     worker *w = arg;
     pthread_setname_np(pthread_self(), "worker");
     while (atomic_load_explicit(&w->stop, memory_order_acquire) == 0) {
-        mail *m = mailbox_pop(&w->inbox, IDLE_MS);
+        bool lands = w->landing.seq != 0 && !w->faulted;
+        mail *m = mailbox_pop(&w->inbox, lands ? 0 : IDLE_MS);
         errmsg e = {0};
-        status s = ST_OK;
-        if (!w->faulted) s = m != NULL ? handle(w, m, &e) : idle(w, &e);
+        status s = serve(w, m, &e);
         free(m);
         if (s != ST_OK && s != ST_CLOSED) {
             errmsg_set(&e, s, "stage %u: %s", w->stage_i, status_word(s));

@@ -1,10 +1,12 @@
 /* worker_impl.h - what the files of the worker share; nobody else includes it.
  *
- * worker.c loads, runs steps and is the thread; worker_inject.c is what faults on purpose are to it;
+ * worker.c loads, runs steps and is the thread; worker_ahead.c puts steps behind each other on the device;
+ * worker_inject.c is what faults on purpose are to it;
  * worker_replay.c what it does when a stage was lost. */
 #ifndef STAGE_WORKER_IMPL_H
 #define STAGE_WORKER_IMPL_H
 
+#include "common/plan.h"
 #include "common/wire.h"
 #include "stage/connect.h"
 #include "stage/inject.h"
@@ -13,6 +15,15 @@
 #include "stage/span.h"
 #include "stage/stage.h"
 #include "stage/worker.h"
+
+/* One group in one round. */
+typedef struct {
+    uint64_t seq;
+    uint32_t round, g, n_rows, n_live;
+    wire_row *rows;
+    poison_mark *poison;
+    bool prime, goes_on; /* of its step */
+} piece;
 
 struct worker {
     pthread_t thread;
@@ -40,6 +51,9 @@ struct worker {
     bool corrupt_probe;              /* kind=corrupt,at=load */
     uint32_t spoil_replay;           /* at=recovery: kinds corrupt and nan, for the next row replayed */
     bool faulted;
+    piece landing;                   /* whose results are on their way (worker_land); seq 0: none */
+    wire_row left_rows[PLAN_HEAD_ROWS];      /* what the worker still says of such a piece, or of the */
+    poison_mark left_poison[PLAN_HEAD_ROWS]; /* round before the one in hand (worker_leave) */
     uint64_t applied_seq;            /* the last step whose KV operations were applied */
     uint64_t walked_seq;             /* the last step of which all groups were walked, if since then no
                                       * other message came; 0: none */
@@ -71,6 +85,29 @@ static inline const backend *backend_of(const worker *w)
 /* A message to the coordinator. */
 MUST_USE status worker_say(worker *w, wire_kind kind, uint64_t seq, const void *body,
                            uint32_t body_bytes, errmsg *e);
+
+/* The layers, over rows of which one lives at least. */
+MUST_USE status worker_walk(worker *w, const piece *x, errmsg *e);
+void worker_count_piece(worker *w, const piece *x, uint64_t busy_ns);
+/* What a trace says of a piece, n rows of it. */
+trace_event worker_shown(const worker *w, const piece *x, uint32_t n_rows);
+/* Say which rows are marked: the first of each session, whose rows are neighbours. */
+MUST_USE status worker_say_poisoned(worker *w, const piece *x, errmsg *e);
+/* All that a step asked for is done. */
+void worker_done(worker *w, uint64_t seq);
+
+/* Where the device works while the host does and nothing crosses a boundary, the rounds of a step are
+ * put behind each other: the device feeds each one itself. */
+bool worker_runs_ahead(const worker *w, const step_view *v);
+MUST_USE status worker_step_ahead(worker *w, piece *x, errmsg *e);
+
+/* Whether the results of a piece of the step in hand may be fetched while the next step is walked. Its
+ * rows and marks are then left aside, to outlive the step (worker_leave; returns the marks). */
+bool worker_lands_later(const worker *w, const piece *x);
+poison_mark *worker_leave(worker *w, const piece *x);
+/* Fetch and tell the results that are on their way, if any are. */
+MUST_USE status worker_land(worker *w, errmsg *e);
+
 /* The faults that fit here and now (inject.h). *left: those that spoil a row or a message of the
  * caller's, corrupt and nan. ST_DEVICE, ST_RESOURCES: cuda, oom. */
 MUST_USE status worker_inject(worker *w, fault_at at, uint64_t seq, uint32_t *left, errmsg *e);

@@ -18,8 +18,9 @@
 #define ABOUT                                                                                      \
     "Lists the live runs of this user, or shows the one whose coordinator has this PID:\n"         \
     "its stages with pid, device, state, epoch, layers, restarts and how the last one was\n"       \
-    "lost, the journals' use, and rows and bytes per boundary. With --json the list is\n"          \
-    "{\"runs\": [..]}, and one run is what it says of itself. No live run is no error."
+    "lost, messages that were dropped, sessions that NaN has ended, the journals' use, and\n"      \
+    "rows and bytes per boundary. With --json the list is {\"runs\": [..]}, and one run is\n"      \
+    "what it says of itself. No live run is no error."
 
 #define ANSWER_MS       1000
 #define RUNS_MAX        256u

@@ -122,6 +122,7 @@ struct generation {
     generate_end end;
     bool cancelled;             /* ends when its rows in flight have come back */
     guesses guesses;            /* what may follow input */
+    bool undrafted;             /* the next row goes without: among drafts it was poisoned */
 };
 
 struct pending {
@@ -451,6 +452,10 @@ static inline bool poison_covers(const session *s, uint64_t position)
 {
     return s->poisoned && s->poison.position <= position;
 }
+/* A step that verified drafts has landed, n_drawn tokens of the part count: whether the NaN that was found
+ * in s's rows, if any, does not. A row before it may have it from a draft (a backend may multiply by 0
+ * what a row does not see): it is walked again without drafts. */
+MUST_USE bool poison_void(session *s, const flight_part *part);
 /* A step with rows of r, a request of s, has landed; its rows up to position `last` count. Whether s has
  * ended, by one of them or before: r is then finished, if nothing more of it is in flight, and is
  * not to be touched. */

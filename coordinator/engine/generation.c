@@ -27,6 +27,7 @@ bool generation_drew(generation *g, uint64_t position, uint32_t token)
     CHECK(g->n_drawn < g->n_room);
     g->tokens[g->n_drawn++] = token;
     g->input = token;
+    g->undrafted = false;
     if (position + 1 < g->p->plan.n_ctx) s->tokens[position + 1] = token;
     if (is_stop(g, token))
         g->end = GENERATE_STOPPED;

@@ -322,16 +322,18 @@ status kvbooks_can_renew(const session *s, uint64_t n, errmsg *e)
     return blocks_of(n) <= n_free ? ST_OK : no_blocks(pool, blocks_of(n) - n_free, e);
 }
 
-void kvbooks_taint(session *s)
+void kvbooks_taint(session *s, uint64_t position)
 {
     pipeline *p = s->p;
+    uint32_t from = (uint32_t)(position / KV_BLOCK);
     for (uint32_t k = 0; k < p->n_pools; k++) {
         const session_table *t = &s->table[k];
-        for (uint32_t i = t->first; i < t->n; i++) kvpool_taint(&p->pool[k], t->block[i]);
-        for (uint32_t i = t->first; k == KV_CLASS_GLOBAL && i < t->n; i++)
-            prefix_forget(&p->prefixes, t->block[i]);
+        for (uint32_t i = from > t->first ? from : t->first; i < t->n; i++) {
+            kvpool_taint(&p->pool[k], t->block[i]);
+            if (k == KV_CLASS_GLOBAL) prefix_forget(&p->prefixes, t->block[i]);
+        }
     }
-    s->n_links = 0;
+    if (s->n_links > from) s->n_links = from;
 }
 
 void kvbooks_drop(session *s)

@@ -4,7 +4,8 @@
  * when it lands, and its KV is let go when nothing of it is. All of its blocks are tainted
  * (kvbooks.h); a window block that had slid out before is not, as nothing that it held was in sight.
  *
- * A draft may be poisoned and then not be what was drawn: its row is void, and so is its mark. */
+ * A draft may be poisoned and then not be what was drawn: its row is void, and so is its mark; the blocks
+ * that it stood in are tainted all the same. */
 #include "coordinator/engine/kvbooks.h"
 
 #include "common/log.h"
@@ -62,9 +63,20 @@ static void end_line(pipeline *p, session *s, const request *r)
 static void let_go(session *s)
 {
     errmsg why = {0};
-    kvbooks_taint(s);
+    kvbooks_taint(s, 0);
     s->paused = false;
     if (kvbooks_truncate(s, 0, &why) != ST_OK) log_warn("session %u keeps its KV: %s", s->id, why.text);
+}
+
+bool poison_void(session *s, const flight_part *part)
+{
+    uint64_t end = part->first + part->n_drawn;
+    if (!s->poisoned || s->ended.code != ST_OK || s->poison.position < end) return false;
+    if (part->poisoned && part->n_rows == 1) return false;
+    kvbooks_taint(s, end);
+    part->r->generation->undrafted = part->poisoned;
+    s->poisoned = false;
+    return true;
 }
 
 bool poison_ends(pipeline *p, session *s, request *r, uint64_t last)

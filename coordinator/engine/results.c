@@ -221,8 +221,9 @@ static status land(pipeline *p, flight *f, errmsg *e)
         r->session->n_steps--;
         r->n_steps--;
         uint64_t last = last_position(f, &f->part[k]);
+        bool nothing = f->verify && poison_void(r->session, &f->part[k]);
         if (f->after != NULL && poison_covers(r->session, last)) sequel_leave(f->after, k);
-        if (poison_ends(p, r->session, r, last)) continue;
+        if (!nothing && poison_ends(p, r->session, r, last)) continue;
         if (flight_generates(f)) {
             TRY(land_generation(p, f, k, e));
             continue;

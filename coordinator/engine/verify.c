@@ -58,7 +58,7 @@ static uint32_t drafts_of(const generation *g, uint32_t depth, uint64_t now)
 {
     const guesses *x = &g->guesses;
     uint32_t n = 0;
-    if (x->source == NULL) return 0;
+    if (x->source == NULL || g->undrafted) return 0;
     bool may_wait = x->source->costs && (g->limits.draft_always || !x->late);
     if (guesses_here(x, g->n_drawn))
         n = x->n;

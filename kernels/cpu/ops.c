@@ -275,11 +275,10 @@ status cpu_sample(backend_queue *q, dev_ptr out, dev_ptr logits, const sample_ar
                   uint32_t n_rows)
 {
     (void)q;
-    const sample_row *rows = host_of(a->rows);
     const uint8_t *flags = host_of(a->flags);
     sample_result *results = host_of(out);
     for (uint32_t r = 0; r < n_rows; r++) {
-        const sample_row *row = &rows[r];
+        const sample_row *row = &a->rows[r];
         const float *l = (const float *)host_of(logits) + (uint64_t)r * a->n_vocab;
         sample_result x = {.poisoned = flags[row->row_i]};
         x.status = (uint32_t)sampler_draw(&x.token, l, a->n_vocab, &row->params, row->history,

@@ -138,9 +138,11 @@ static status open_all(backend_device *d, errmsg *e)
     for (uint32_t i = 0; i < CUDA_EVENTS; i++)
         TRY_CUDA(d, cudaEventCreateWithFlags(&d->event[i], cudaEventDisableTiming), e);
     TRY_CUDA(d, cuda_matmul_setup(), e);
+    TRY_CUDA(d, cuda_matmul_rows_setup(), e);
     TRY_CUDA(d, cuda_prompt_setup(&d->prompt), e);
     TRY_CUDA(d, cuda_attention_prompt_setup(), e);
     TRY_CUDA(d, cuda_walk_setup(), e);
+    TRY_CUDA(d, cuda_sample_setup(), e);
     return ST_OK;
 }
 
@@ -453,6 +455,7 @@ const backend *backend_cuda(void)
         .embed = cuda_embed,
         .rms_norm = cuda_rms_norm,
         .matmul = cuda_matmul,
+        .matmuls = cuda_matmuls,
         .add_rms_norm = cuda_add_rms_norm,
         .turn_attention = cuda_turn_attention,
         .ffn = cuda_ffn,

@@ -47,8 +47,7 @@ struct backend_queue {
     int32_t *exponents; /* [CUDA_PREPARED_ROWS] */
     void *expanded;     /* CUDA_EXPANDED_BYTES */
     float *partial;     /* CUDA_PARTIAL_BYTES */
-    /* What `prepared` holds: x [prepared_rows, prepared_n] as it was, in the order for few rows or
-     * for many, which their number decides; 0 rows: nothing. */
+    /* What `prepared` holds: x [prepared_rows, prepared_n] as it was; 0 rows: nothing. */
     uint64_t prepared_x;
     uint32_t prepared_n, prepared_rows;
 };
@@ -92,6 +91,7 @@ status cuda_ffn(backend_queue *q, dev_ptr out, const dev_weight *gate, const dev
                 uint32_t n_rows);
 status cuda_matmul(backend_queue *q, dev_ptr out, const dev_weight *w, dev_ptr x, dev_ptr bias,
                    uint32_t n_rows);
+status cuda_matmuls(backend_queue *q, const dev_product *p, uint32_t n, dev_ptr x, uint32_t n_rows);
 status cuda_rope_angles(backend_queue *q, dev_ptr cos, dev_ptr sin, const rope_waves *w,
                         dev_ptr position, uint32_t n_rows);
 status cuda_rope(backend_queue *q, dev_ptr x, const rope_args *a, uint32_t n_heads, uint32_t n_head,

@@ -41,6 +41,7 @@ static inline BOTH_SIDES int32_t cuda_scale_exponent(uint32_t max_bits)
 
 /* Once per device, before the kernels: shared memory limits, and what prompts need. */
 cudaError_t cuda_matmul_setup(void);
+cudaError_t cuda_matmul_rows_setup(void);
 typedef struct {
     void *encode_tiled; /* the driver's */
     uint32_t n_sms;
@@ -49,20 +50,22 @@ cudaError_t cuda_prompt_setup(cuda_prompt *p);
 
 /* --- products; out f32 [n_rows, n_out], bias f32 [n_out] or NULL --- */
 
-/* x f32 [n_rows, n] to f16 in the order of the tensor core's first operand, rows in groups of 16:
- * [n_rows/16][n/16][32 lanes][8 x f16], ends zero; up to 8 rows: one group of [n/16][32 lanes]
- * [4 x f16]. exponents[r]: the row was scaled by 2^that. */
-cudaError_t cuda_prepare_rows(cudaStream_t s, void *prepared, int32_t *exponents, const float *x,
-                              uint32_t n, uint32_t n_rows);
 /* One row, from f32. */
 cudaError_t cuda_matmul_one(cudaStream_t s, float *out, const cuda_matrix *w, const float *x,
                             const float *bias, uint32_t n_sms);
-/* Rows of cuda_prepare_rows; the weights are read once for each 16. */
-cudaError_t cuda_matmul_few(cudaStream_t s, float *out, const cuda_matrix *w, const void *prepared,
-                            const int32_t *exponents, const float *bias, uint32_t n_rows,
-                            uint32_t n_sms);
+/* Several products of the same 2 to 64 rows of cuda_prepare_many, the weights of one form and n_in,
+ * which are read once. */
+typedef struct {
+    float *out;
+    const cuda_matrix *w;
+    const float *bias;
+} cuda_product;
+#define CUDA_ROWS_MAX   64u
+#define CUDA_ROWS_PARTS 3u
+cudaError_t cuda_matmul_rows(cudaStream_t s, const cuda_product *p, uint32_t n, const void *prepared,
+                             const int32_t *exponents, uint32_t n_rows, uint32_t n_sms);
 
-/* Many rows: x to f16, [n_rows][n/32 blocks][32], ends zero. */
+/* Two rows or more: x to f16, [n_rows][n/32 blocks][32], ends zero. */
 cudaError_t cuda_prepare_many(cudaStream_t s, void *prepared, int32_t *exponents, const float *x,
                               uint32_t n, uint32_t n_rows);
 /* The same of silu (gelu: gelu) of gate times up, both f32 [n_rows, n]. */
@@ -117,7 +120,7 @@ cudaError_t cuda_launch_check_finite(cudaStream_t s, uint8_t *flags, const float
 /* backend.h's sample, rows of it at once; n_vocab <= SAMPLER_VOCAB_MAX. */
 typedef struct {
     sample_result *out;
-    const sample_row *rows;
+    const sample_row *rows; /* the host's, which the device can read: a single one is read now */
     const float *logits;
     const uint8_t *flags;
     uint32_t *tokens;  /* NULL: none */
@@ -125,6 +128,7 @@ typedef struct {
     void *scratch;     /* cuda_sample_bytes for each row, on a border of 8 */
     uint32_t n_vocab;
 } cuda_sampling;
+cudaError_t cuda_sample_setup(void); /* once per device */
 uint64_t cuda_sample_bytes(uint32_t n_vocab);
 cudaError_t cuda_launch_sample(cudaStream_t s, const cuda_sampling *a, uint32_t n_rows);
 
@@ -183,6 +187,11 @@ cudaError_t cuda_launch_attention_prompt(cudaStream_t s, const cuda_prompt *p, f
                                          const float *x, const cuda_kv *kv, const cuda_turn *turn,
                                          uint32_t n_heads, float scale, uint32_t window,
                                          uint32_t n_rows);
+/* Few rows, each by itself, n_cells >= 1: heads of cuda_attention_rows_takes. The same bits. */
+bool cuda_attention_rows_takes(uint32_t n_head);
+cudaError_t cuda_launch_attention_rows(cudaStream_t s, float *out, const float *x, const cuda_kv *kv,
+                                       uint32_t n_heads, float scale, uint32_t window, uint32_t n_rows,
+                                       float *partial, uint32_t n_cells);
 uint64_t cuda_partial_floats(uint32_t n_rows, uint32_t n_heads, uint32_t n_head, uint32_t n_cells);
 /* Blocks that an attention without cells would have, for an f16 cache as above or another. */
 uint32_t cuda_attention_blocks(uint32_t n_rows, uint32_t n_heads, uint32_t n_kv_heads, bool f16);

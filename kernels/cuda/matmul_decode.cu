@@ -1,28 +1,24 @@
-// Products of few rows: the weights are streamed once for up to 16 of them. A persistent grid, 8
-// warps a block; each warp owns a ring of bulk copies and goes through its tiles of 8 outputs.
-// Where K is cut into segments, that many neighbouring warps share a tile, and the first of them
-// adds.
+// Products of one row. A persistent grid, 8 warps a block; each warp owns a ring of bulk copies and
+// goes through its tiles of 8 outputs. Where K is cut into segments, that many neighbouring warps
+// share a tile, and the first of them adds.
 #include "kernels/cuda/forms.cuh"
 
 static constexpr uint32_t WARPS = 8, SLOTS = 8, SHARED_MAX = 227 * 1024;
-static constexpr uint32_t FIXED = WARPS * SLOTS * 8 + 2 * WARPS * 32 * 16 + 32;
+static constexpr uint32_t FIXED = WARPS * SLOTS * 8 + 2 * WARPS * 32 * 4 + 32;
+static constexpr uint32_t STEP_BYTES = 32; // of the row, in the order of the loop below
 
 struct decode_args {
     float *out;
     const char *w;
-    const float *x;       // one row, or
-    const void *prepared; // one group of rows
-    const int32_t *exponents;
+    const float *x;
     const float *bias;
-    uint32_t n_in, n_out, n_rows, n_segments, n_stages;
+    uint32_t n_in, n_out, n_segments, n_stages;
     int32_t w_exponent;
-    bool x_shared; // prepared rows are copied to shared memory
 };
 
-// A ring's slot: units that one bulk copy brings, about 4 KB; less where the rows need room.
-template <class form, int ROWS> struct ring_of {
-    static constexpr uint32_t room = ROWS == 16 ? 2176u : 4352u;
-    static constexpr uint32_t step = room < form::unit_bytes ? 1 : room / form::unit_bytes;
+// A ring's slot: units that one bulk copy brings, about 4 KB.
+template <class form> struct ring_of {
+    static constexpr uint32_t step = 4352u / form::unit_bytes;
     static constexpr uint32_t bytes = step * form::unit_bytes;
 };
 
@@ -74,40 +70,27 @@ static __device__ int take_row(uint32_t *xs, const float *x, uint32_t n, uint32_
     return exponent;
 }
 
-// The k16 steps of a unit of weights with the rows of x. x: where the lane's part of the first step
-// lies.
-template <class form, int ROWS>
+// The k16 steps of a unit of weights with the row. x: where the lane's part of the first step lies.
+template <class form>
 static __device__ __forceinline__ void multiply(float d[4], const char *unit, const char *x,
                                                 uint32_t lane)
 {
-    constexpr uint32_t step_bytes = ROWS * 32;
     form::each(unit, lane, [&](uint32_t j, uint4 w) {
-        const char *at = x + j * 2 * step_bytes;
-        if (ROWS == 16) {
-            uint4 x0 = *(const uint4 *)at, x1 = *(const uint4 *)(at + step_bytes);
-            mma_step(d, x0.x, x0.y, x0.z, x0.w, w.x, w.y);
-            mma_step(d, x1.x, x1.y, x1.z, x1.w, w.z, w.w);
-        } else {
-            uint2 x0 = *(const uint2 *)at, x1 = *(const uint2 *)(at + step_bytes);
-            if (ROWS == 1) {
-                mma_one_row(d, w.x, w.y, x0.x, x0.y);
-                mma_one_row(d, w.z, w.w, x1.x, x1.y);
-            } else {
-                mma_step(d, x0.x, 0, x0.y, 0, w.x, w.y);
-                mma_step(d, x1.x, 0, x1.y, 0, w.z, w.w);
-            }
-        }
+        const char *at = x + j * 2 * STEP_BYTES;
+        uint2 x0 = *(const uint2 *)at, x1 = *(const uint2 *)(at + STEP_BYTES);
+        mma_one_row(d, w.x, w.y, x0.x, x0.y);
+        mma_one_row(d, w.z, w.w, x1.x, x1.y);
     });
 }
 
-template <class form, int ROWS>
+template <class form>
 __global__ void __launch_bounds__(256, 1) matmul_decode(const decode_args a)
 {
-    using ring = ring_of<form, ROWS>;
+    using ring = ring_of<form>;
     extern __shared__ __align__(128) char shared[];
     uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     uint64_t *full = (uint64_t *)shared + warp * SLOTS;
-    float4 *parts = (float4 *)(shared + WARPS * SLOTS * 8); // [2][WARPS][32]
+    float *parts = (float *)(shared + WARPS * SLOTS * 8); // [2][WARPS][32]
     uint32_t *room = (uint32_t *)(parts + 2 * WARPS * 32);
     char *slots = shared + FIXED + (uint64_t)warp * a.n_stages * ring::bytes;
     char *xs = shared + FIXED + (uint64_t)WARPS * a.n_stages * ring::bytes;
@@ -151,23 +134,13 @@ __global__ void __launch_bounds__(256, 1) matmul_decode(const decode_args a)
     }
 
     asm volatile("griddepcontrol.wait;" ::: "memory");
-    int exponent = 0;
-    const char *x = (const char *)a.prepared;
-    if (ROWS == 1) {
-        exponent = take_row((uint32_t *)xs, a.x, a.n_in, n_blocks, room);
-        x = xs;
-    } else if (a.x_shared) {
-        for (uint32_t i = threadIdx.x; i < n_blocks * ROWS * 4; i += 256)
-            ((uint4 *)xs)[i] = ((const uint4 *)x)[i];
-        x = xs;
-    }
-    constexpr uint32_t step_bytes = ROWS * 32;
-    x += ROWS == 16 ? lane * 16 : ROWS == 8 ? lane * 8 : lane % 4 * 8;
+    int exponent = take_row((uint32_t *)xs, a.x, a.n_in, n_blocks, room);
+    const char *x = xs + lane % 4 * 8;
     __syncthreads();
 
     float d[4] = {0, 0, 0, 0};
     uint32_t slot = 0, parity = 0, turn = 0, tile = first;
-    constexpr uint32_t unit_steps = form::unit_blocks * 2 * step_bytes; // of x
+    constexpr uint32_t unit_steps = form::unit_blocks * 2 * STEP_BYTES; // of x
     for (uint32_t m = 0; m < n_mine; m++, tile += stride) {
         for (uint32_t c = 0; c < n_chunks; c++) {
             uint32_t n = min(ring::step, mine - c * ring::step);
@@ -177,12 +150,10 @@ __global__ void __launch_bounds__(256, 1) matmul_decode(const decode_args a)
             if (n == ring::step) {
 #pragma unroll
                 for (uint32_t j = 0; j < ring::step; j++)
-                    multiply<form, ROWS>(d, at + j * form::unit_bytes, x_at + j * unit_steps,
-                                         lane);
+                    multiply<form>(d, at + j * form::unit_bytes, x_at + j * unit_steps, lane);
             } else {
                 for (uint32_t j = 0; j < n; j++)
-                    multiply<form, ROWS>(d, at + j * form::unit_bytes, x_at + j * unit_steps,
-                                         lane);
+                    multiply<form>(d, at + j * form::unit_bytes, x_at + j * unit_steps, lane);
             }
             __syncwarp();
             if (lane == 0 && issued < total) issue();
@@ -191,111 +162,55 @@ __global__ void __launch_bounds__(256, 1) matmul_decode(const decode_args a)
                 parity ^= 1;
             }
         }
+        float sum = d[0];
         if (a.n_segments > 1) {
-            float4 *part = parts + turn * WARPS * 32;
-            part[warp * 32 + lane] = make_float4(d[0], d[1], d[2], d[3]);
+            float *part = parts + turn * WARPS * 32;
+            part[warp * 32 + lane] = sum;
             asm volatile("bar.sync %0, %1;" ::"r"(group + 1), "r"(32 * a.n_segments) : "memory");
-            for (uint32_t i = 1; segment == 0 && i < a.n_segments; i++) {
-                float4 p = part[(warp + i) * 32 + lane];
-                d[0] = __fadd_rn(d[0], p.x);
-                d[1] = __fadd_rn(d[1], p.y);
-                d[2] = __fadd_rn(d[2], p.z);
-                d[3] = __fadd_rn(d[3], p.w);
-            }
+            for (uint32_t i = 1; segment == 0 && i < a.n_segments; i++)
+                sum = __fadd_rn(sum, part[(warp + i) * 32 + lane]);
             turn ^= 1;
         }
-        if (segment == 0) {
-#pragma unroll
-            for (uint32_t i = 0; i < (ROWS == 1 ? 1u : 4u); i++) {
-                uint32_t r = lane / 4 + i / 2 * 8, o = tile * TILE_OUT + lane % 4 * 2 + i % 2;
-                if (ROWS == 1) {
-                    r = lane % 4;
-                    o = tile * TILE_OUT + lane / 4;
-                }
-                if (r >= a.n_rows || o >= a.n_out) continue;
-                int e = (ROWS == 1 ? exponent : a.exponents[r]) + a.w_exponent;
-                a.out[(uint64_t)r * a.n_out + o] = finish_sum(d[i], e, a.bias, o);
-            }
-        }
+        uint32_t o = tile * TILE_OUT + lane / 4;
+        if (segment == 0 && lane % 4 == 0 && o < a.n_out)
+            a.out[o] = finish_sum(sum, exponent + a.w_exponent, a.bias, o);
         d[0] = d[1] = d[2] = d[3] = 0;
     }
 }
 
-template <class form, int ROWS>
-static cudaError_t launch(cudaStream_t s, decode_args a, uint32_t n_sms)
+template <class form> static cudaError_t launch(cudaStream_t s, decode_args a, uint32_t n_sms)
 {
-    uint32_t ring_bytes = WARPS * ring_of<form, ROWS>::bytes;
-    uint64_t x_bytes = (uint64_t)cuda_blocks_in(a.n_in) * ROWS * 64;
-    a.x_shared = ROWS == 1 || FIXED + x_bytes + 4 * ring_bytes <= SHARED_MAX;
-    if (!a.x_shared) x_bytes = 0;
+    uint32_t ring_bytes = WARPS * ring_of<form>::bytes, x_bytes = cuda_blocks_in(a.n_in) * 64;
     if (FIXED + x_bytes + ring_bytes > SHARED_MAX) return cudaErrorInvalidValue;
-    a.n_stages = (uint32_t)min((SHARED_MAX - FIXED - x_bytes) / ring_bytes, (uint64_t)SLOTS);
-    uint32_t bytes = FIXED + a.n_stages * ring_bytes + (uint32_t)x_bytes;
+    a.n_stages = min((SHARED_MAX - FIXED - x_bytes) / ring_bytes, SLOTS);
+    uint32_t bytes = FIXED + a.n_stages * ring_bytes + x_bytes;
     uint32_t n_tiles = (a.n_out + TILE_OUT - 1) / TILE_OUT;
-    return start(matmul_decode<form, ROWS>, min(n_sms, n_tiles), 256, bytes, s, a);
-}
-
-template <class form> static cudaError_t allow()
-{
-    const void *kernels[] = {(const void *)matmul_decode<form, 1>,
-                             (const void *)matmul_decode<form, 8>,
-                             (const void *)matmul_decode<form, 16>};
-    for (const void *k : kernels) {
-        cudaError_t e =
-            cudaFuncSetAttribute(k, cudaFuncAttributeMaxDynamicSharedMemorySize, SHARED_MAX);
-        if (e != cudaSuccess) return e;
-    }
-    return cudaSuccess;
+    return start(matmul_decode<form>, min(n_sms, n_tiles), 256, bytes, s, a);
 }
 
 cudaError_t cuda_matmul_setup(void)
 {
     for (cuda_form f : {FORM_F16, FORM_Q8, FORM_Q8M, FORM_Q4K, FORM_Q6K, FORM_K8}) {
-        cudaError_t e = with_form(f, [](auto form) { return allow<decltype(form)>(); });
+        cudaError_t e = with_form(f, [](auto form) {
+            return cudaFuncSetAttribute((const void *)matmul_decode<decltype(form)>,
+                                        cudaFuncAttributeMaxDynamicSharedMemorySize, SHARED_MAX);
+        });
         if (e != cudaSuccess) return e;
     }
     return cudaSuccess;
-}
-
-static decode_args args_of(float *out, const cuda_matrix *w, const float *bias, uint32_t n_rows)
-{
-    decode_args a = {};
-    a.out = out;
-    a.w = (const char *)w->data;
-    a.bias = bias;
-    a.n_in = w->n_in;
-    a.n_out = w->n_out;
-    a.n_rows = n_rows;
-    a.n_segments = cuda_segments(w->n_in);
-    a.w_exponent = w->exponent;
-    return a;
 }
 
 cudaError_t cuda_matmul_one(cudaStream_t s, float *out, const cuda_matrix *w, const float *x,
                             const float *bias, uint32_t n_sms)
 {
-    decode_args a = args_of(out, w, bias, 1);
+    decode_args a = {};
+    a.out = out;
+    a.w = (const char *)w->data;
     a.x = x;
-    return with_form(w->form, [&](auto f) { return launch<decltype(f), 1>(s, a, n_sms); });
-}
-
-cudaError_t cuda_matmul_few(cudaStream_t s, float *out, const cuda_matrix *w, const void *prepared,
-                            const int32_t *exponents, const float *bias, uint32_t n_rows,
-                            uint32_t n_sms)
-{
-    decode_args a = args_of(out, w, bias, n_rows);
-    a.prepared = prepared;
-    a.exponents = exponents;
-    if (n_rows <= 8)
-        return with_form(w->form, [&](auto f) { return launch<decltype(f), 8>(s, a, n_sms); });
-    for (uint32_t r = 0; r < n_rows; r += 16) {
-        a.n_rows = min(n_rows - r, 16u);
-        cudaError_t e =
-            with_form(w->form, [&](auto f) { return launch<decltype(f), 16>(s, a, n_sms); });
-        if (e != cudaSuccess) return e;
-        a.out += (uint64_t)16 * w->n_out;
-        a.exponents += 16;
-        a.prepared = (const char *)a.prepared + (uint64_t)cuda_blocks_in(w->n_in) * 1024;
-    }
-    return cudaSuccess;
+    a.bias = bias;
+    a.n_in = w->n_in;
+    a.n_out = w->n_out;
+    a.n_segments = cuda_segments(w->n_in);
+    a.w_exponent = w->exponent;
+    return with_form(w->form, [&](auto f) { return launch<decltype(f)>(s, a, n_sms); });
 }

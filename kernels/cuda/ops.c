@@ -2,7 +2,6 @@
  * asks for it (rows do not depend on each other, so that no cut shows). */
 #include "kernels/cuda/device.h"
 
-#define DECODE_ROWS 64u /* more are a prompt's */
 #define PROMPT_RUN  32u /* rows of one table side by side, on average, that attention takes together */
 
 /* Put a kernel on the queue: enter, launch, check. */
@@ -28,10 +27,7 @@ static status prepare(backend_queue *q, uint64_t x, uint32_t n, uint32_t n_rows)
 {
     if (q->prepared_rows == n_rows && q->prepared_x == x && q->prepared_n == n) return ST_OK;
     const float *rows = (const float *)(uintptr_t)x;
-    if (n_rows <= DECODE_ROWS)
-        LAUNCH(q, cuda_prepare_rows, q->prepared, q->exponents, rows, n, n_rows);
-    else
-        LAUNCH(q, cuda_prepare_many, q->prepared, q->exponents, rows, n, n_rows);
+    LAUNCH(q, cuda_prepare_many, q->prepared, q->exponents, rows, n, n_rows);
     q->prepared_x = x;
     q->prepared_n = n;
     q->prepared_rows = n_rows;
@@ -53,7 +49,7 @@ static status norm(backend_queue *q, dev_ptr out, dev_ptr x, dev_ptr y, dev_ptr 
     if (n_rows == 0) return ST_OK;
     float *to = cuda_address(out), *from = cuda_address(x);
     const float *more = cuda_address(y), *by = cuda_address(w);
-    if (n_rows <= DECODE_ROWS || n_rows > prepared_rows_max(n) ||
+    if (n_rows == 1 || n_rows > prepared_rows_max(n) ||
         !cuda_rms_norm_prepares(to, from, more, by, n)) {
         LAUNCH(q, cuda_launch_rms_norm, to, from, more, by, n, eps, n_rows);
         return ST_OK;
@@ -114,6 +110,22 @@ static status many(backend_queue *q, float *out, const cuda_matrix *m, const flo
     return ST_OK;
 }
 
+static status few(backend_queue *q, const cuda_product *p, uint32_t n, uint32_t n_rows)
+{
+    return cuda_result(q->device,
+                       cuda_matmul_rows(q->stream, p, n, q->prepared, q->exponents, n_rows,
+                                        q->device->n_sms),
+                       "cuda_matmul_rows", NULL);
+}
+
+static status prepared_product(backend_queue *q, float *out, const cuda_matrix *m, const float *bias,
+                               uint32_t n_rows)
+{
+    if (n_rows > CUDA_ROWS_MAX) return many(q, out, m, bias, n_rows);
+    const cuda_product p = {out, m, bias};
+    return few(q, &p, 1, n_rows);
+}
+
 static status product(backend_queue *q, float *out, const cuda_matrix *m, uint64_t x,
                       const float *bias, uint32_t n_rows)
 {
@@ -124,12 +136,7 @@ static status product(backend_queue *q, float *out, const cuda_matrix *m, uint64
                            "cuda_matmul_one", NULL);
     }
     TRY(prepare(q, x, m->n_in, n_rows));
-    if (n_rows <= DECODE_ROWS)
-        return cuda_result(
-            d,
-            cuda_matmul_few(q->stream, out, m, q->prepared, q->exponents, bias, n_rows, d->n_sms),
-            "cuda_matmul_few", NULL);
-    return many(q, out, m, bias, n_rows);
+    return prepared_product(q, out, m, bias, n_rows);
 }
 
 status cuda_matmul(backend_queue *q, dev_ptr out, const dev_weight *w, dev_ptr x, dev_ptr bias,
@@ -157,16 +164,53 @@ status cuda_matmul(backend_queue *q, dev_ptr out, const dev_weight *w, dev_ptr x
     return ST_OK;
 }
 
-/* Many rows: the product of the activations is made where the next product reads it. */
+/* They share one launch. */
+static bool together(const dev_product *p, uint32_t n, uint32_t n_rows)
+{
+    cuda_matrix first = cuda_matrix_of(p[0].w);
+    if (n > CUDA_ROWS_PARTS || n_rows < 2 || n_rows > CUDA_ROWS_MAX) return false;
+    for (uint32_t i = 0; i < n; i++) {
+        cuda_matrix m = cuda_matrix_of(p[i].w);
+        if (m.form == FORM_ROWS || m.form != first.form || m.n_in != first.n_in) return false;
+    }
+    return true;
+}
+
+status cuda_matmuls(backend_queue *q, const dev_product *p, uint32_t n, dev_ptr x, uint32_t n_rows)
+{
+    cuda_matrix m[CUDA_ROWS_PARTS];
+    cuda_product all[CUDA_ROWS_PARTS];
+    for (uint32_t i = 0, run; i < n; i += run) { /* neighbours of one form */
+        run = 1;
+        while (i + run < n && together(p + i, run + 1, n_rows))
+            run++;
+        if (run == 1) {
+            TRY(cuda_matmul(q, p[i].out, p[i].w, x, p[i].bias, n_rows));
+            continue;
+        }
+        for (uint32_t k = 0; k < run; k++) {
+            m[k] = cuda_matrix_of(p[i + k].w);
+            all[k] = (cuda_product){cuda_address(p[i + k].out), &m[k], cuda_address(p[i + k].bias)};
+        }
+        TRY_CUDA(q->device, cudaSetDevice(q->device->ordinal), NULL);
+        TRY(prepare(q, x.addr, m[0].n_in, n_rows));
+        TRY(few(q, all, run, n_rows));
+        for (uint32_t k = 0; k < run; k++)
+            forget_if_written(q, p[i + k].out.addr, (uint64_t)n_rows * m[k].n_out * sizeof(float));
+    }
+    return ST_OK;
+}
+
+/* The product of the activations is made where the next product reads it. */
 status cuda_ffn(backend_queue *q, dev_ptr out, const dev_weight *gate, const dev_weight *up,
                 const dev_weight *down, dev_ptr x, dev_ptr a, dev_ptr b, bool gelu, uint32_t n_rows)
 {
     const dev_ptr none = {0};
+    const dev_product both[2] = {{a, gate, none}, {b, up, none}};
     cuda_matrix m = cuda_matrix_of(down);
     uint32_t n = down->n_in, rows_max = prepared_rows_max(n);
-    TRY(cuda_matmul(q, a, gate, x, none, n_rows));
-    TRY(cuda_matmul(q, b, up, x, none, n_rows));
-    if (n_rows <= DECODE_ROWS || m.form == FORM_ROWS) {
+    TRY(cuda_matmuls(q, both, 2, x, n_rows));
+    if (n_rows == 1 || m.form == FORM_ROWS) {
         TRY(gelu ? cuda_gelu_mul(q, a, a, b, (uint64_t)n_rows * n)
                  : cuda_silu_mul(q, a, a, b, (uint64_t)n_rows * n));
         return cuda_matmul(q, out, down, a, none, n_rows);
@@ -176,7 +220,7 @@ status cuda_ffn(backend_queue *q, dev_ptr out, const dev_weight *gate, const dev
         uint64_t at = (uint64_t)r * n;
         LAUNCH(q, cuda_prepare_glu, q->prepared, q->exponents, (float *)cuda_address(a) + at,
                (float *)cuda_address(b) + at, gelu, n, rows);
-        TRY(many(q, (float *)cuda_address(out) + (uint64_t)r * down->n_out, &m, NULL, rows));
+        TRY(prepared_product(q, (float *)cuda_address(out) + (uint64_t)r * down->n_out, &m, NULL, rows));
     }
     return ST_OK;
 }
@@ -237,7 +281,7 @@ status cuda_sample(backend_queue *q, dev_ptr out, dev_ptr logits, const sample_a
     uint32_t rows_max = (uint32_t)(CUDA_PREPARED_BYTES / cuda_sample_bytes(a->n_vocab));
     for (uint32_t r = 0; r < n_rows; r += rows_max) {
         cuda_sampling part = {.out = (sample_result *)cuda_address(out) + r,
-                              .rows = (const sample_row *)cuda_address(a->rows) + r,
+                              .rows = a->rows + r,
                               .logits = (const float *)cuda_address(logits) + (uint64_t)r * a->n_vocab,
                               .flags = cuda_address(a->flags),
                               .tokens = cuda_address(a->tokens),
@@ -274,17 +318,22 @@ status cuda_kv_write(backend_queue *q, const kv_args *kv, dev_ptr k, dev_ptr v,
     return ST_OK;
 }
 
+/* Cells' results have room. */
+static bool cells_fit(const kv_args *kv, uint32_t n_cells, uint32_t n_heads, uint32_t n_rows)
+{
+    return cuda_partial_floats(n_rows, n_heads, kv->n_head, n_cells) * sizeof(float) <=
+           CUDA_PARTIAL_BYTES;
+}
+
 /* A block per cell where whole rows would leave the device idle and the cells' results have room.
  */
-static uint32_t cells_of(const backend_queue *q, const kv_args *kv, const row_args *rows,
+static uint32_t cells_of(const backend_queue *q, const kv_args *kv, uint32_t n_cells,
                          uint32_t n_heads, uint32_t n_rows, bool f16)
 {
-    uint32_t n_cells = (uint32_t)(((uint64_t)rows->n_positions + ATTN_CELL - 1) / ATTN_CELL);
     if (n_cells < 2) return 0;
     if (cuda_attention_blocks(n_rows, n_heads, kv->n_kv_heads, f16) >= 2 * q->device->n_sms)
         return 0;
-    uint64_t bytes = cuda_partial_floats(n_rows, n_heads, kv->n_head, n_cells) * sizeof(float);
-    return bytes <= CUDA_PARTIAL_BYTES ? n_cells : 0;
+    return cells_fit(kv, n_cells, n_heads, n_rows) ? n_cells : 0;
 }
 
 static bool is_f16(const kv_args *kv)
@@ -313,7 +362,14 @@ status cuda_attention(backend_queue *q, dev_ptr out, dev_ptr x, const kv_args *k
                cuda_address(x), &a, &none, n_heads, scale, window, n_rows);
         return ST_OK;
     }
-    uint32_t n_cells = cells_of(q, kv, rows, n_heads, n_rows, f16);
+    uint32_t n_cells = (uint32_t)(((uint64_t)rows->n_positions + ATTN_CELL - 1) / ATTN_CELL);
+    if (f16 && n_cells > 0 && n_rows <= CUDA_ROWS_MAX && cuda_attention_rows_takes(kv->n_head) &&
+        cells_fit(kv, n_cells, n_heads, n_rows)) {
+        LAUNCH(q, cuda_launch_attention_rows, cuda_address(out), cuda_address(x), &a, n_heads, scale,
+               window, n_rows, q->partial, n_cells);
+        return ST_OK;
+    }
+    n_cells = cells_of(q, kv, n_cells, n_heads, n_rows, f16);
     if (f16) {
         LAUNCH(q, cuda_launch_attention_f16, cuda_address(out), cuda_address(x), &a, n_heads, scale,
                window, n_rows, q->partial, n_cells);

@@ -64,7 +64,7 @@ static draft begin_product(walk_product *p, walk_weights *w, walk_end end, dev_p
                         .x = cuda_address(x),
                         .norm = cuda_address(norm),
                         .finite_i = WALK_NO_FLAG};
-    *w = (walk_weights){.paired = end == WALK_SILU || end == WALK_GELU};
+    *w = (walk_weights){.paired = end == WALK_SILU || end == WALK_GELU ? WALK_IN_TURN : WALK_SINGLE};
     return (draft){p, w, 0, 0};
 }
 
@@ -80,6 +80,7 @@ static void add_part(draft *d, const dev_weight *weight, dev_ptr bias, dev_ptr o
     d->p->n_in = m.n_in;
     d->w->data[i] = m.data;
     d->w->form[i] = (uint8_t)m.form;
+    if (d->w->paired && i == 1 && d->w->form[0] == d->w->form[1]) d->w->paired = WALK_SIDE_BY_SIDE;
     d->w->n_blocks = (uint16_t)cuda_blocks_in(m.n_in);
     while (1u << d->w->segments_log2 < n_segments)
         d->w->segments_log2++;

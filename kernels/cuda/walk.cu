@@ -7,8 +7,8 @@ static constexpr uint32_t SHARED_MAX = 227 * 1024, NORM_THREADS = 256;
 
 struct __align__(16) block_state
 {
-    uint64_t full[WARPS][SLOTS_MAX];
-    float parts[2][WARPS][8];
+    uint64_t full[MULS][SLOTS_MAX], empty[MULS][SLOTS_MAX];
+    float parts[2][MULS][8];
     float sums[8];
     uint32_t maxima[WARPS];
     walk_product product[2]; // the one in hand and the next
@@ -17,10 +17,10 @@ struct __align__(16) block_state
 };
 
 // All blocks of the launch: what any of them wrote before is read (past the first cache) by all
-// after it.
-static __device__ void meet_all(uint32_t *count, uint32_t target)
+// after it. by: the block's threads that have written, the first ones.
+static __device__ void meet_all(uint32_t *count, uint32_t target, uint32_t by)
 {
-    meet_block();
+    if (threadIdx.x < by) asm volatile("bar.sync 10, %0;" ::"r"(by) : "memory");
     if (threadIdx.x == 0) {
         uint32_t now;
         __threadfence(); // for all of the block
@@ -129,23 +129,37 @@ static __device__ float activated(uint32_t end, float g)
     return end == WALK_SILU ? silu(g) : gelu(g);
 }
 
-static __device__ float piece_sum(walk_ring &ring, cuda_form form, uint32_t n, const char *x,
-                                  uint32_t lane)
+// f(form's structure)
+template <class F> static __device__ __forceinline__ auto with(cuda_form form, F f)
 {
     switch (form) {
     case FORM_F16:
-        return chain<form_f16>(ring, n, x, lane);
+        return f(form_f16());
     case FORM_Q8:
-        return chain<form_q8>(ring, n, x, lane);
+        return f(form_q8());
     case FORM_Q8M:
-        return chain<form_q8m>(ring, n, x, lane);
+        return f(form_q8m());
     case FORM_Q4K:
-        return chain<form_q4k>(ring, n, x, lane);
+        return f(form_q4k());
     case FORM_Q6K:
-        return chain<form_q6k>(ring, n, x, lane);
+        return f(form_q6k());
     default:
-        return chain<form_k8>(ring, n, x, lane);
+        return f(form_k8());
     }
+}
+
+// The sum of a tile's segments, each by a warp of its own: in the first one's.
+static __device__ __forceinline__ float joined(block_state &b, const walk_weights &w, float sum,
+                                               uint32_t *turn)
+{
+    uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, n_segments = 1u << w.segments_log2;
+    if (n_segments == 1) return sum;
+    if (lane % 4 == 0) b.parts[*turn][warp][lane / 4] = sum;
+    asm volatile("bar.sync %0, %1;" ::"r"((warp >> w.segments_log2) + 2), "r"(32 * n_segments) : "memory");
+    for (uint32_t s = 1; s < n_segments; s++)
+        sum = __fadd_rn(sum, b.parts[*turn][(warp + s) % MULS][lane / 4]);
+    *turn ^= 1;
+    return sum;
 }
 
 // The warp's pieces of a product; the row is in xs.
@@ -155,32 +169,30 @@ static __device__ void multiply(const walk_args &a, walk_ring &ring, block_state
 {
     const walk_product &p = b.product[product_i % 2];
     uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, turn = 0, begin, n;
-    uint32_t n_segments = 1u << w.segments_log2;
     walk_share share(w, product_i, warp);
     float gate = 0;
     while (share.next(w)) {
         __syncwarp();
         cuda_form form = (cuda_form)w.form[share.part];
-        auto &part = p.part[share.part];
+        uint32_t part_i = w.paired == WALK_SIDE_BY_SIDE ? 1 : share.part;
+        auto &part = p.part[part_i];
         share.units(w, w.n_blocks / cuda_unit_blocks(form), &begin, &n);
         uint32_t o = share.tile * TILE_OUT + lane / 4;
         bool mine = lane % 4 == 0 && share.segment == 0 && o < part.n_out;
-        float before = mine && p.end == WALK_ADD ? __ldcg(part.out + o) : 0;
-        float sum = piece_sum(ring, form, n,
-                              (const char *)xs + begin * cuda_unit_blocks(form) * 64 + lane % 4 * 8,
-                              lane);
-        if (n_segments > 1) {
-            if (lane % 4 == 0) b.parts[turn][warp][lane / 4] = sum;
-            asm volatile("bar.sync %0, %1;" ::"r"((warp >> w.segments_log2) + 2),
-                         "r"(32 * n_segments)
-                         : "memory");
-            for (uint32_t s = 1; s < n_segments; s++)
-                sum = __fadd_rn(sum, b.parts[turn][(warp + s) % WARPS][lane / 4]);
-            turn ^= 1;
+        float before = mine && p.end == WALK_ADD ? __ldcg(part.out + o) : 0, sum;
+        const char *x = (const char *)xs + begin * cuda_unit_blocks(form) * 64 + lane % 4 * 8;
+        if (w.paired == WALK_SIDE_BY_SIDE) {
+            float2 both = with(form, [&](auto f) { return chains<decltype(f)>(ring, n, x, lane); });
+            gate = joined(b, w, both.x, &turn);
+            gate = activated(p.end, finish_sum(gate, exponent + p.part[0].exponent, p.part[0].bias, o));
+            sum = both.y;
+        } else {
+            sum = with(form, [&](auto f) { return chain<decltype(f)>(ring, n, x, lane); });
         }
+        sum = joined(b, w, sum, &turn);
         if (!mine) continue;
         float y = finish_sum(sum, exponent + part.exponent, part.bias, o);
-        if (w.paired && share.part == 0) {
+        if (w.paired && part_i == 0) {
             gate = activated(p.end, y);
             continue;
         }
@@ -205,13 +217,13 @@ static __device__ __forceinline__ void put_product(block_state &b, uint32_t i, u
         ((uint32_t *)&b.product[i % 2])[threadIdx.x] = word;
 }
 
-// The row of product i, when all blocks have met.
+// The row of product i, when all blocks have met; by: the threads that have written it.
 static __device__ int take(const walk_args &a, block_state &b, __half *xs, uint32_t i,
-                           uint32_t target)
+                           uint32_t target, uint32_t by)
 {
     const walk_product &p = b.product[i % 2];
     auto meet = [&] {
-        if (i > 0) meet_all(a.meet, target);
+        if (i > 0) meet_all(a.meet, target, by);
     };
     if (p.norm == nullptr) {
         meet();
@@ -222,29 +234,37 @@ static __device__ int take(const walk_args &a, block_state &b, __half *xs, uint3
     return take_normed<WALK_NORM_MAX / NORM_THREADS>(xs, p.x, p.norm, p.n_in, a.rms_eps, b, meet);
 }
 
-// All products and, in between, the attention.
-static __device__ void go(const walk_args &a, walk_ring &ring, block_state &b, char *row)
+// All products and, in between, the attention. ring: of a warp that multiplies; feed: of one that does
+// not.
+static __device__ void go(const walk_args &a, walk_ring &ring, walk_feed &feed, block_state &b,
+                          char *row)
 {
     __half *xs = (__half *)row;
-    uint32_t target = *(volatile uint32_t *)(a.meet + 1);
+    uint32_t target = *(volatile uint32_t *)(a.meet + 1), warp = threadIdx.x / 32;
     if (blockIdx.x == 0 && threadIdx.x < 2) a.finite[threadIdx.x] = 0;
     put_product(b, 0, call_product(a, 0));
     call_angles(a, b.angles);
     meet_block();
     uint32_t position = __ldg(a.position), tables_at = __ldg(a.table);
     for (uint32_t i = 0; i < a.n_products; i++) {
-        bool begins_layer = i % 4 == 0 && i < 4 * a.n_layers;
+        bool in_layer = i < 4 * a.n_layers, begins_layer = i % 4 == 0 && in_layer;
+        bool attended = i % 4 == 1 && in_layer; // by all warps
         uint32_t next = call_product(a, i + 1);
-        int exponent = take(a, b, xs, i, target);
+        int exponent = take(a, b, xs, i, target, attended ? THREADS : MULS * 32);
         put_product(b, i + 1, next);
         meet_block();
-        if (begins_layer) call_items(a, a.pools + i / 4, position, tables_at);
-        multiply(a, ring, b, ring.weights[i], i, xs, exponent);
+        if (warp < MULS) {
+            multiply(a, ring, b, feed.weights[i], i, xs, exponent);
+        } else {
+            if (begins_layer) call_items(a, a.pools + i / 4, position, tables_at);
+            if (threadIdx.x % 32 == 0) feed.follow(i, warp - MULS);
+            __syncwarp();
+        }
         if (i + 1 == a.n_products) break; // nobody waits for the last
         target += gridDim.x;
         if (!begins_layer) continue;
         attend(a, a.pools + i / 4, position, tables_at, row, b.angles,
-               [&] { meet_all(a.meet, target); });
+               [&] { meet_all(a.meet, target, MULS * 32); });
         target += gridDim.x;
     }
     if (blockIdx.x == 0 && threadIdx.x == 0) a.meet[1] = target;
@@ -258,27 +278,29 @@ static __host__ __device__ __forceinline__ uint32_t weights_bytes(uint32_t n_pro
 __global__ void __launch_bounds__(THREADS, 1) walk(const walk_args a)
 {
     extern __shared__ __align__(128) char shared[];
-    if (*a.live == 0) return; // all blocks alike
+    if (a.live != nullptr && *a.live == 0) return; // all blocks alike
     block_state &b = *(block_state *)shared;
     char *row = shared + sizeof b, *weights = row + a.x_bytes;
     char *slots = weights + weights_bytes(a.n_products);
-    uint32_t warp = threadIdx.x / 32;
-    uint32_t n_slots = min((uint32_t)(shared + SHARED_MAX - slots) / (WARPS * SLOT), SLOTS_MAX);
-    if (threadIdx.x < WARPS) {
-        for (uint32_t i = 0; i < n_slots; i++)
+    uint32_t warp = threadIdx.x / 32 % MULS;
+    uint32_t n_slots = min((uint32_t)(shared + SHARED_MAX - slots) / (MULS * SLOT), SLOTS_MAX);
+    if (threadIdx.x < MULS) {
+        for (uint32_t i = 0; i < n_slots; i++) {
             barrier_init(&b.full[threadIdx.x][i]);
+            barrier_init(&b.empty[threadIdx.x][i]);
+        }
         barrier_init_done();
     }
     for (uint32_t i = threadIdx.x; i < a.n_products * sizeof(walk_weights) / 8; i += THREADS)
         ((uint64_t *)weights)[i] = __ldg((const uint64_t *)a.weights + i);
     __syncthreads();
     const walk_weights *w = (const walk_weights *)weights;
-    walk_ring ring = {slots + warp * n_slots * SLOT, b.full[warp], w, a.n_products, n_slots, 0, 0, 0,
-                      0, walk_share(w[0], 0, warp), nullptr, 0, 0};
-    for (uint32_t i = 0; threadIdx.x % 32 == 0 && i < n_slots; i++)
-        ring.copy();
+    walk_ring ring = {slots + warp * n_slots * SLOT, b.full[warp], b.empty[warp], n_slots, 0, 0};
+    walk_feed feed = {slots + warp * n_slots * SLOT, b.full[warp], b.empty[warp], w, a.n_products,
+                      n_slots, 0, 0, 0, walk_share(w[0], 0, warp), nullptr, nullptr, 0, 0};
+    if (threadIdx.x >= MULS * 32 && threadIdx.x % 32 == 0) feed.fill(warp);
     __syncwarp();
-    go(a, ring, b, row);
+    go(a, ring, feed, b, row);
 }
 
 int64_t cuda_walk_rings_bytes(uint32_t n_products, uint32_t x_bytes)

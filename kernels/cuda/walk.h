@@ -1,9 +1,9 @@
 /* walk.h - all layers of a range for one row in one launch: what the kernel is told.
  *
- * A block on every SM goes through the products in order; between two of them all blocks meet. A
- * warp copies weights to a ring of its own as far ahead as there is room, through every border: what
- * a product waits for (the row, the other blocks) costs little bandwidth. The operations are those
- * of the single ops, in their order: the same bits. */
+ * A block on every SM goes through the products in order; between two of them all blocks meet. Half
+ * of its warps multiply; the others copy weights to a ring for each of them, as far ahead as there is
+ * room, through every border: what a product waits for (the row, the other blocks) costs little
+ * bandwidth. The operations are those of the single ops, in their order: the same bits. */
 #ifndef KERNELS_CUDA_WALK_H
 #define KERNELS_CUDA_WALK_H
 
@@ -32,6 +32,10 @@ typedef struct {
 } walk_product;
 #define WALK_NO_FLAG 2u
 
+/* How a warp goes through tile t of part 0 and of part 1, whose sums are multiplied: one after the
+ * other; or, where both have one form, both at once. */
+typedef enum { WALK_SINGLE, WALK_IN_TURN, WALK_SIDE_BY_SIDE } walk_pairing;
+
 /* Where the weights of a product are: a copy of all of them stays in every block's shared memory. */
 typedef struct {
     const char *data[WALK_PARTS];
@@ -39,7 +43,7 @@ typedef struct {
     uint8_t form[WALK_PARTS];
     uint8_t segments_log2;
     uint16_t n_blocks;
-    uint16_t paired;               /* 1: tile t of part 0, then of part 1 */
+    uint16_t paired;               /* walk_pairing */
 } walk_weights;
 
 /* One layer's pools of f16. */
@@ -57,7 +61,7 @@ typedef struct {
     const float *q, *k, *v, *cos, *sin;
     float *attn;
     const uint32_t *position, *table, *tables;
-    const uint8_t *live;         /* [1]; 0: the launch does nothing */
+    const uint8_t *live;         /* [1]; 0: the launch does nothing. NULL: it lives */
     float *partial;              /* [n_heads, n_cells_max, n_head + 2] */
     uint32_t *arrived;           /* [n_heads]: cells of a group of heads that are done; zeros between */
     uint32_t *meet;              /* [2]: blocks that have met, over all launches; and when this began */

@@ -5,11 +5,12 @@
 #ifndef KERNELS_CUDA_WALK_ATTENTION_CUH
 #define KERNELS_CUDA_WALK_ATTENTION_CUH
 
-#include "kernels/cuda/attention_core.cuh"
+#include "kernels/cuda/attention_words.cuh"
 #include "kernels/cuda/walk_ring.cuh"
 
 static constexpr uint32_t ITEM_HEADS = 4, CELL_KEYS = CORE_CELL, POOL_KEYS = CORE_BLOCK;
-static constexpr uint32_t HEAD_STEPS = WALK_HEAD_MAX / 16;
+static_assert(WALK_HEAD_MAX <= WORDS_HEAD_MAX && (WARPS - MULS) * 2 >= CELL_KEYS / POOL_KEYS * 2,
+              "words for a head, two warps for a block of keys");
 
 // 512 threads.
 __device__ __forceinline__ void meet_block()
@@ -57,44 +58,15 @@ static __device__ __forceinline__ uint64_t keys_at(const walk_args &a, uint32_t 
     return (block * a.n_kv_heads + kv_head) * POOL_KEYS * a.n_head;
 }
 
-// The thread's words of the cell, as core_cell takes them; the row's own key is not there yet.
-struct item_words
+// The cell's words; the row's own key and value are not in the pools yet.
+struct item_words : cell_words
 {
-    uint32_t key[2][HEAD_STEPS][2], value[CELL_KEYS / 16][2];
-
-    __device__ __forceinline__ void ask(const walk_args &a, const walk_pools *pools,
-                                        const item_of &it, uint32_t tables_at)
+    __device__ __forceinline__ void ask_for(const walk_args &a, const walk_pools *pools,
+                                            const item_of &it, uint32_t tables_at)
     {
-        uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, n = a.n_head;
-        uint32_t at0 = it.cell * CELL_KEYS, last = min(it.position, at0 + CELL_KEYS - 1);
-        uint32_t key0 = at0 + warp * 16;
-        const __half *k = (const __half *)pools->k + lane % 4 * 2 +
-                          keys_at(a, it.kv_head, tables_at, min(key0, last));
-#pragma unroll
-        for (uint32_t j = 0; j < 2; j++) {
-            uint32_t p = key0 + j * 8 + lane / 4;
-            const __half *from = k + (uint64_t)(p % POOL_KEYS) * n;
-#pragma unroll
-            for (uint32_t t = 0; t < HEAD_STEPS; t++) {
-#pragma unroll
-                for (uint32_t c = 0; c < 2; c++)
-                    key[j][t][c] = p < it.position && t * 16 < n
-                                       ? *(const uint32_t *)(from + t * 16 + c * 8)
-                                       : 0;
-            }
-        }
-#pragma unroll
-        for (uint32_t t = 0; t < CELL_KEYS / 16; t++) {
-            const __half *v = (const __half *)pools->v + warp * 8 + lane % 4 * 2 +
-                              keys_at(a, it.kv_head, tables_at, min(at0 + t * 16, last));
-#pragma unroll
-            for (uint32_t c = 0; c < 2; c++) {
-                uint32_t p = at0 + t * 16 + c * 8 + lane / 4;
-                value[t][c] = p < it.position && warp * 8 < n
-                                  ? *(const uint32_t *)(v + (uint64_t)(p % POOL_KEYS) * n)
-                                  : 0;
-            }
-        }
+        uint32_t begin = it.cell * CELL_KEYS, end = min(it.position, begin + CELL_KEYS);
+        ask((const __half *)pools->k, (const __half *)pools->v, a.n_head, it.cell, begin, end,
+            [&](uint32_t p) { return keys_at(a, it.kv_head, tables_at, p); });
     }
 
     // The row's own key and value, from shared memory.
@@ -106,7 +78,7 @@ struct item_words
         for (uint32_t j = 0; j < 2; j++) {
             if (warp * 16 + j * 8 + lane / 4 != own) continue;
 #pragma unroll
-            for (uint32_t t = 0; t < HEAD_STEPS; t++) {
+            for (uint32_t t = 0; t < WORDS_STEPS; t++) {
 #pragma unroll
                 for (uint32_t c = 0; c < 2; c++)
                     if (t * 16 < n) key[j][t][c] = *(const uint32_t *)(st.new_key + t * 16 + c * 8 + q);
@@ -168,7 +140,7 @@ static __device__ void run_item(const walk_args &a, const walk_pools *pools, con
     item_state &st = *(item_state *)shared;
     uint32_t n = a.n_head, t = threadIdx.x, warp = t / 32, at0 = it.cell * CELL_KEYS;
     item_words words;
-    words.ask(a, pools, it, tables_at);
+    words.ask_for(a, pools, it, tables_at);
     meet();
     meet_block(); // what the item before had in shared memory is no longer read
     const float *x = a.q + (uint64_t)(it.head0 + warp) * n;
@@ -186,7 +158,7 @@ static __device__ void run_item(const walk_args &a, const walk_pools *pools, con
     }
     meet_block();
     words.add_own(st, it, n);
-    core_cell<WARPS, HEAD_STEPS>(
+    core_cell<WARPS, WORDS_STEPS>(
         st.st, n, it.cell, at0, min(it.position + 1, at0 + CELL_KEYS),
         [&](uint32_t j, uint32_t step, uint32_t c) { return words.key[j][step][c]; },
         [&](uint32_t step, uint32_t, uint32_t c) { return words.value[step][c]; }, meet_block,
@@ -247,15 +219,15 @@ template <class F> static __device__ void for_items(const walk_args &a, uint32_t
     }
 }
 
-// Have the items' keys and values brought near while others still multiply.
+// Have the items' keys and values brought near while others still multiply: by the warps that do not.
 static __device__ void call_items(const walk_args &a, const walk_pools *pools, uint32_t position,
                                   uint32_t tables_at)
 {
     for_items(a, position, [&](const item_of &it) {
-        uint32_t block = threadIdx.x / 128, key = it.cell * CELL_KEYS + block * POOL_KEYS;
+        uint32_t t = threadIdx.x - MULS * 32, key = it.cell * CELL_KEYS + t / 64 * POOL_KEYS;
         if (key > position) return;
         uint64_t at = keys_at(a, it.kv_head, tables_at, key);
-        for (uint32_t i = threadIdx.x % 128; i < a.n_head; i += 128) { // lines of 64 f16
+        for (uint32_t i = t % 64; i < a.n_head; i += 64) { // lines of 64 f16
             asm volatile("prefetch.global.L2 [%0];" ::"l"((const __half *)pools->k + at + i * 64));
             asm volatile("prefetch.global.L2 [%0];" ::"l"((const __half *)pools->v + at + i * 64));
         }

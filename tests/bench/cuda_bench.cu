@@ -1,6 +1,6 @@
-// cuda_bench: what the products of one 8B-shaped layer reach on device 0: GB/s of weights for 1 and
-// 16 rows beside a plain read. Weights are random and many enough not to stay in the cache. Prompts:
-// cuda_prompt_bench. Usage: cuda_bench [walk: only whole steps]
+// cuda_bench: what a step of one row through an 8B shape, and its single products, reach on device 0:
+// GB/s beside a plain read. Weights are random and many enough not to stay in the cache. A few rows:
+// cuda_rows_bench; prompts: cuda_prompt_bench. Usage: cuda_bench [walk: only whole steps]
 extern "C" {
 #include "kernels/backend.h"
 }
@@ -53,7 +53,7 @@ static void bench_walk(char *pool, double read)
     const uint32_t n_embd = 4096, n_ff = 14336, n_vocab = 128256, n_kv = 1024, n_ctx = 2048;
     const backend *b = backend_cuda();
     errmsg e = {};
-    device_spec spec = {};
+    device_spec spec = {.numa_node = UINT32_MAX, .n_threads = 4, .isa = "auto"};
     backend_device *d;
     backend_queue *q;
     if (b->device_open(&d, &spec, &e) != ST_OK || b->queue_open(d, &q, &e) != ST_OK) {
@@ -64,6 +64,8 @@ static void bench_walk(char *pool, double read)
     for (uint32_t i = 0; i < n_ctx / KV_BLOCK; i++)
         tables[i] = i;
     dev_ptr at = zeros(d, 4), table = zeros(d, 4), blocks = zeros(d, sizeof tables);
+    dev_ptr live = zeros(d, 1);
+    OK(cudaMemset((void *)live.addr, 1, 1));
     OK(cudaMemcpy((void *)at.addr, &position, 4, cudaMemcpyHostToDevice));
     OK(cudaMemcpy((void *)blocks.addr, tables, sizeof tables, cudaMemcpyHostToDevice));
     dev_ptr ones = zeros(d, 4ull * n_embd), hidden = zeros(d, 4ull * n_embd);
@@ -97,7 +99,7 @@ static void bench_walk(char *pool, double read)
     w.attn = zeros(d, 4ull * n_embd);
     w.gate = zeros(d, 4ull * n_ff);
     w.rope = rope_args{ones, ones, 128, false};
-    w.rows = row_args{at, table, blocks, {0}, 0};
+    w.rows = row_args{at, table, blocks, live, 0};
     w.output_norm = ones;
     w.logits = zeros(d, 4ull * n_vocab);
     w.finite = zeros(d, 2);
@@ -153,19 +155,15 @@ int main(int argc, char **)
     OK(cudaGetDeviceProperties(&p, 0));
     OK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
     OK(cuda_matmul_setup());
-    uint32_t n_sms = p.multiProcessorCount, rows_max = 4096, *sink;
+    uint32_t n_sms = p.multiProcessorCount, *sink;
     char *pool;
     float *x, *out;
-    void *prepared;
-    int32_t *exponents;
     OK(cudaMalloc(&pool, POOL));
     OK(cudaMalloc(&sink, 4));
-    OK(cudaMalloc(&x, 4ull * rows_max * 14336));
-    OK(cudaMalloc(&out, 4ull * rows_max * 14336));
-    OK(cudaMalloc(&prepared, 2ull * rows_max * 14336));
-    OK(cudaMalloc(&exponents, 4 * rows_max));
+    OK(cudaMalloc(&x, 4ull * 14336));
+    OK(cudaMalloc(&out, 4ull * 128256));
     fill<<<2048, 256, 0, stream>>>((uint32_t *)pool, POOL / 4, 1);
-    fill_f32<<<rows_max * 14336 / 256, 256, 0, stream>>>(x, (uint64_t)rows_max * 14336);
+    fill_f32<<<14336 / 256, 256, 0, stream>>>(x, 14336);
     double read =
         POOL /
         median_us(
@@ -181,34 +179,25 @@ int main(int argc, char **)
     } shapes[] = {{4096, 1024}, {4096, 4096}, {4096, 14336}, {14336, 4096}, {4096, 128256}};
     static const cuda_form forms[] = {FORM_F16, FORM_Q8, FORM_Q4K, FORM_Q6K};
     static const char *const names[] = {"f16/bf16", "q8_0", "q4_k", "q6_k"};
-    printf("%-9s %-14s %5s %9s %9s %7s\n", "form", "n_in x n_out", "rows", "us", "GB/s", "of read");
+    printf("%-9s %-14s %9s %9s %7s\n", "form", "n_in x n_out", "us", "GB/s", "of read");
     for (int f = 0; f < 4; f++) {
-        double total[2] = {0, 0}, bytes_total = 0;
+        double total = 0, bytes_total = 0;
         for (int i = 0; i < 5; i++) {
             uint32_t n_in = shapes[i].n_in, n_out = shapes[i].n_out;
             uint64_t bytes = (uint64_t)n_out / TILE_OUT * cuda_tile_bytes(forms[f], n_in);
             int copies = (int)(POOL / bytes), n = std::max(copies, 4);
-            for (int few = 0; few < 2; few++) {
-                uint32_t rows = few ? 16 : 1;
-                OK(cuda_prepare_rows(stream, prepared, exponents, x, n_in, rows));
-                double us = median_us(n, [&](int k) {
-                    cuda_matrix m = {pool + k % copies * bytes, forms[f], n_in, n_out, 0};
-                    OK(few ? cuda_matmul_few(stream, out, &m, prepared, exponents, nullptr, rows,
-                                             n_sms)
-                           : cuda_matmul_one(stream, out, &m, x, nullptr, n_sms));
-                });
-                printf("%-9s %6u x %-6u %5u %9.2f %9.0f %6.0f%%\n", names[f], n_in, n_out, rows, us,
-                       bytes / us / 1e3, bytes / us / 10 / read);
-                int times = i == 0 || i == 1 || i == 2 ? 2 : i == 3 ? 1 : 0; // of one layer
-                total[few] += us * times;
-                if (few) bytes_total += (double)bytes * times;
-            }
+            double us = median_us(n, [&](int k) {
+                cuda_matrix m = {pool + k % copies * bytes, forms[f], n_in, n_out, 0};
+                OK(cuda_matmul_one(stream, out, &m, x, nullptr, n_sms));
+            });
+            printf("%-9s %6u x %-6u %9.2f %9.0f %6.0f%%\n", names[f], n_in, n_out, us, bytes / us / 1e3,
+                   bytes / us / 10 / read);
+            int times = i == 0 || i == 1 || i == 2 ? 2 : i == 3 ? 1 : 0; // of one layer
+            total += us * times;
+            bytes_total += (double)bytes * times;
         }
-        for (int few = 0; few < 2; few++)
-            printf("%-9s a layer's seven products, %2d rows: %.1f us, %.0f GB/s, %.0f%% of a plain "
-                   "read\n",
-                   names[f], few ? 16 : 1, total[few], bytes_total / total[few] / 1e3,
-                   bytes_total / total[few] / 10 / read);
+        printf("%-9s a layer's seven products: %.1f us, %.0f GB/s, %.0f%% of a plain read\n", names[f],
+               total, bytes_total / total / 1e3, bytes_total / total / 10 / read);
     }
     return 0;
 }

@@ -39,7 +39,7 @@ story() {
     end_of "$PP_PID" 30
     [[ $END_CODE == 0 && $(wc -c <"$TEST_DIR/want") -gt 500 ]]
 
-    story "$TEST_DIR/text" --fault "stage=0,at=decode,kind=slow:10,every=1"
+    story "$TEST_DIR/text" --fault "stage=0,at=decode,kind=slow:20,every=1"
     wait_for 10 test -s "$TEST_DIR/text"
     for stage in 0 1 2 0 1 2; do
         victim=$(pid_of_stage "$stage")

@@ -1,8 +1,9 @@
-/* A thousand pipelined steps with 2 and with 4 stages on one GPU: many sessions, many deferred steps in
- * flight, and every bit of every logit is that of one stage that walks alone. Stages share nothing there
- * but memory; counters show that they met inside their layers.
+/* A thousand pipelined steps with 2 and with 4 stages on one GPU: many sessions, many deferred
+ * steps in flight, and every bit of every logit is that of one stage that walks alone. Stages share
+ * nothing there but memory; counters show that they met inside their layers.
  *
- * MEMRA_SOAK_STEPS walks more of them; MEMRA_SOAK_DEVICE=cpu tries the test itself without a GPU. */
+ * MEMRA_SOAK_STEPS walks more of them; MEMRA_SOAK_DEVICE=cpu tries the test itself without a GPU.
+ */
 #include "kernels/backend.h"
 #include "tests/support/small_run.h"
 #include "tests/support/tap.h"
@@ -12,11 +13,11 @@
 #include <string.h>
 #include <unistd.h>
 
-#define N_SESSIONS 6u
-#define N_PROMPT   200u
-#define N_STEPS    120u /* of a session, past the first cell of attention; then it is cut back */
-#define N_FLIGHT   12u
-#define N_VOCAB    320u
+#define N_SESSIONS    6u
+#define N_PROMPT      200u
+#define N_STEPS       120u /* of a session, past the first cell of attention; then it is cut back */
+#define N_FLIGHT      12u
+#define N_VOCAB       320u
 #define STEPS_DEFAULT 1000u
 
 typedef struct {
@@ -173,12 +174,13 @@ static uint64_t soak(uint32_t n_stages, const char *broken)
         values += (uint64_t)N_SESSIONS * N_STEPS * N_VOCAB;
         now = count(p, n_stages);
     } while (now.steps - before.steps < n_steps_asked && broken == NULL);
-    printf("# N=%u: %llu steps of %llu rows, %llu times two stages inside their layers, %llu of %llu "
-           "values differ\n",
-           n_stages, (unsigned long long)(now.steps - before.steps),
-           (unsigned long long)(now.rows - before.rows),
-           (unsigned long long)(now.overlaps - before.overlaps), (unsigned long long)differing,
-           (unsigned long long)values);
+    printf(
+        "# N=%u: %llu steps of %llu rows, %llu times two stages inside their layers, %llu of %llu "
+        "values differ\n",
+        n_stages, (unsigned long long)(now.steps - before.steps),
+        (unsigned long long)(now.rows - before.rows),
+        (unsigned long long)(now.overlaps - before.overlaps), (unsigned long long)differing,
+        (unsigned long long)values);
     assert_true(now.overlaps > before.overlaps);
     for (uint32_t i = 0; i < N_SESSIONS; i++)
         session_drop(s[i]);

@@ -129,7 +129,7 @@ sanitizer() {
         # Tests ask for more memory than there is: that error is the driver's answer, not a fault.
         [[ $tool != memcheck ]] || under+=(--report-api-errors no)
         check "$tool, small model, 2 stages" 180 "${under[@]}" "${run[@]}"
-        for t in ops attention walk; do
+        for t in ops attention walk sample; do
             [[ $tool != racecheck || $t == ops ]] || continue
             check "$tool, $t" 180 "${under[@]}" "$build/bin/tests/gpu_${t}_test"
         done
@@ -139,7 +139,7 @@ sanitizer() {
 for step in "${steps[@]}"; do
     case $step in
     tests)
-        for t in matmul ops attention walk; do check "gpu $t" 300 "$build/bin/tests/gpu_${t}_test"; done
+        for t in matmul ops attention walk sample; do check "gpu $t" 300 "$build/bin/tests/gpu_${t}_test"; done
         ;;
     gates) gates ;;
     transports) transports ;;

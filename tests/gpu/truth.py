@@ -75,7 +75,7 @@ def main(program, chosen):
         for i, one in enumerate(running, 1):
             try:
                 good, text = one.result()
-            except (RuntimeError, ValueError) as error:
+            except (ImportError, OSError, RuntimeError, ValueError) as error:
                 good, text = False, f"{wanted[i - 1][0]}: {error}"
             n_good += good
             print(f"{'ok' if good else 'not ok'} {i} - {text}", flush=True)

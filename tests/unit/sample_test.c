@@ -62,7 +62,7 @@ static void new_rows(fixture *f, seeded *s)
 
 static void run(fixture *f, bool feeds)
 {
-    sample_args a = {.rows = at(f->rows), .flags = at(f->flags), .scratch = at(f->scratch),
+    sample_args a = {.rows = f->rows, .flags = at(f->flags), .scratch = at(f->scratch),
                      .n_vocab = N_VOCAB};
     if (feeds) {
         a.tokens = at(f->tokens);

@@ -206,6 +206,47 @@ static void logits_wait_while_the_next_step_walks(void **state)
     free(want);
 }
 
+/* A row whose hidden state is spoiled draws nothing, has its mark and has ended on the device, with its
+ * next round put behind it already; its neighbours go on. */
+static void a_spoiled_row_ends_behind_its_next_round(void **state)
+{
+    fixture *f = *state;
+    stage *s = f->c.stage[0];
+    const backend *b = backend_cpu();
+    const uint32_t rounds[N_ROWS] = {3, 3, 3}, spoiled = 1, nan = 0x7fc00000;
+    const uint64_t row_bytes = f->c.model->n_embd * sizeof(float);
+    uint32_t drawn[N_ROWS], n_committed;
+    poison_mark poison[N_ROWS] = {0};
+    wire_stops none[N_ROWS] = {{0}};
+    wire_row rows[N_ROWS];
+    errmsg e = {0};
+    first_rows(f, rows, N_ROWS, rounds);
+    stage_head_args a = {.samplers = f->sampler, .out = &f->c.results, .drawn = drawn, .feeds = true,
+                         .poison = poison, .stops = none};
+    for (a.round = 0; a.round < 2; a.round++) {
+        a.seq = ++f->c.seq;
+        if (a.round == 0) must(stage_rows(s, rows, N_ROWS, N_ROWS, &e), &e);
+        must(stage_embed(s, &e), &e);
+        if (a.round == 0)
+            must(b->upload(stage_queue(s), dev_offset(stage_hidden(s), spoiled * row_bytes), &nan,
+                           sizeof nan),
+                 &e);
+        must(stage_walk(s, true, poison, &e), &e);
+        must(stage_head_begin(s, &a, &e), &e);
+        for (uint32_t r = 0; r < N_ROWS; r++) rows[r].position++;
+        must(stage_rows_ahead(s, rows, N_ROWS, N_ROWS, &e), &e);
+        must(stage_head_end(s, &n_committed, &e), &e);
+        assert_int_equal(n_committed, a.round == 0 ? N_ROWS : N_ROWS - 1);
+        for (uint32_t r = 0; r < N_ROWS; r++) {
+            assert_int_equal(drawn[r], r == spoiled ? TOKEN_NONE : f->want[r][a.round]);
+            assert_int_equal(poison[r], r == spoiled ? poison_hidden(0) : 0);
+            rows[r].token = r == spoiled ? 0 : drawn[r];
+        }
+        rows[spoiled].flags &= ~ROW_LIVE;
+        stage_rows_known(s, rows);
+    }
+}
+
 /* One that nobody waits for is forgotten: the next is whole. */
 static void a_head_may_be_dropped(void **state)
 {
@@ -239,6 +280,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(one_row_feeds_itself, open_all, close_all),
         cmocka_unit_test_setup_teardown(a_stop_ends_a_row_among_others, open_all, close_all),
         cmocka_unit_test_setup_teardown(logits_wait_while_the_next_step_walks, open_all, close_all),
+        cmocka_unit_test_setup_teardown(a_spoiled_row_ends_behind_its_next_round, open_all, close_all),
         cmocka_unit_test_setup_teardown(a_head_may_be_dropped, open_all, close_all),
     };
     return cmocka_run_group_tests_name("stage_ahead", tests, NULL, NULL);
