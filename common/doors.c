@@ -11,7 +11,12 @@
 #define SPLITS_RULE  "STAGES - 1 cuts, strictly increasing, inside (0, n_layers); or even; or auto"
 #define SPLIT_RULE   "one cut inside (0, n_layers), with STAGES=2 and without SPLITS"
 #define DEVICES_RULE "one of CUDA ordinal, cpu, cpu:NODE, auto per stage; or auto alone"
-#define UNSPLIT_RULE "0 or 1; 0, unsplit: with one stage"
+#define STREAMS_RULE "0 or 1; 0: all stages in one process, on one stream of one device"
+#define SHARD_RULE   "0 or 1; 0: all weights on the device of stage 0, the others read them there"
+#define BATCH_RULE   "0 or 1; 0: decode walks unsplit, see ALLOW_UNSPLIT_BATCH"
+#define SPEC_RULE    "0 or 1; 0: verified drafts walk unsplit, see ALLOW_UNSPLIT_BATCH"
+#define PRIME_RULE   "0 or 1; 0: prompts walk unsplit, all layers on stage 0"
+#define ALLOW_RULE   "0 or 1; 1: BATCH_PP=0 and SPEC_PP=0 with stages on several devices, to measure"
 #define FAULT_RULE                                                                                 \
     "stage=S|all,at=PLACE,step=N,kind=KIND,every=1; several joined by ';'. KIND: kill, stop, "     \
     "hang, exit, slow:MS, cuda, oom, nan, corrupt, badmsg; PLACE: load, prime, decode, idle, "     \
@@ -23,20 +28,19 @@
     X(DOOR_SPLITS, "MEMRA_PP_SPLITS", "splits", SPLITS_RULE)                                       \
     X(DOOR_SPLIT, "MEMRA_PP_SPLIT", "split", SPLIT_RULE)                                           \
     X(DOOR_DEVICES, "MEMRA_PP_DEVICES", "devices", DEVICES_RULE)                                   \
-    X(DOOR_SHARD, "MEMRA_PP_SHARD", "shard", BOOLEAN_RULE "; this build: 1")                       \
-    X(DOOR_STREAMS, "MEMRA_PP_STREAMS", "streams", BOOLEAN_RULE "; this build: 1")                 \
+    X(DOOR_SHARD, "MEMRA_PP_SHARD", "shard", SHARD_RULE)                                           \
+    X(DOOR_STREAMS, "MEMRA_PP_STREAMS", "streams", STREAMS_RULE)                                   \
     X(DOOR_TRANSPORT, "MEMRA_PP_TRANSPORT", "transport",                                           \
       "auto, ipc, nccl, host or shm")                                                              \
     X(DOOR_SIGNAL, "MEMRA_PP_SIGNAL", "signal", "auto, event, memop or spin")                      \
     X(DOOR_FAULT, "MEMRA_PP_FAULT", "fault", FAULT_RULE)                                           \
     X(DOOR_OVERLAP, "MEMRA_PP_OVERLAP", "overlap", BOOLEAN_RULE)                                   \
-    X(DOOR_BATCH_PP, "MEMRA_BATCH_PP", "batch-pp", UNSPLIT_RULE)                 \
-    X(DOOR_SPEC_PP, "MEMRA_SPEC_PP", "spec-pp", UNSPLIT_RULE)                    \
-    X(DOOR_PRIME_PP, "MEMRA_PRIME_PP", "prime-pp", UNSPLIT_RULE)                 \
+    X(DOOR_BATCH_PP, "MEMRA_BATCH_PP", "batch-pp", BATCH_RULE)                                     \
+    X(DOOR_SPEC_PP, "MEMRA_SPEC_PP", "spec-pp", SPEC_RULE)                                         \
+    X(DOOR_PRIME_PP, "MEMRA_PRIME_PP", "prime-pp", PRIME_RULE)                                     \
     X(DOOR_PRIME_PIPE, "MEMRA_PRIME_PIPE", "prime-pipe", BOOLEAN_RULE)                             \
     X(DOOR_PRIME_CHUNK, "MEMRA_PRIME_CHUNK", "prime-chunk", "rows, 1 <= T <= 4294967295")          \
-    X(DOOR_ALLOW_UNSPLIT_BATCH, "MEMRA_PP_ALLOW_UNSPLIT_BATCH", "allow-unsplit-batch",             \
-      BOOLEAN_RULE "; this build: 0")
+    X(DOOR_ALLOW_UNSPLIT_BATCH, "MEMRA_PP_ALLOW_UNSPLIT_BATCH", "allow-unsplit-batch", ALLOW_RULE)
 
 static const door_info table[DOOR_COUNT] = {
 #define X(id, variable, flag, rule) [id] = {variable, flag, rule},
@@ -106,15 +110,6 @@ static status parse_boolean(const door_text *t, bool *out)
     uint32_t value = 0;
     TRY(parse_number(t, 1, &value));
     *out = value == 1;
-    return ST_OK;
-}
-
-/* A boolean whose mechanism is absent: only its default passes, which *out holds on entry. */
-static status parse_absent_boolean(const door_text *t, bool *out)
-{
-    bool value = false;
-    TRY(parse_boolean(t, &value));
-    if (value != *out) return refuse(t, "asks for a mechanism that this build does not have");
     return ST_OK;
 }
 
@@ -237,9 +232,9 @@ static status parse_door(const door_text *t)
     case DOOR_DEVICES:
         return parse_devices(t);
     case DOOR_SHARD:
-        return parse_absent_boolean(t, &d->shard);
+        return parse_boolean(t, &d->shard);
     case DOOR_STREAMS:
-        return parse_absent_boolean(t, &d->streams);
+        return parse_boolean(t, &d->streams);
     case DOOR_TRANSPORT:
         TRY(parse_word(t, transport_words, &word));
         d->transport = (transport_kind)word;
@@ -263,32 +258,12 @@ static status parse_door(const door_text *t)
     case DOOR_PRIME_CHUNK:
         return parse_prime_chunk(t);
     case DOOR_ALLOW_UNSPLIT_BATCH:
-        return parse_absent_boolean(t, &d->step.allow_unsplit_batch);
+        return parse_boolean(t, &d->step.allow_unsplit_batch);
     case DOOR_COUNT:
         break;
     }
     CHECK(!"a door without a parser");
     return ST_BAD_DOOR;
-}
-
-status doors_unsplit(const doors *d, uint32_t n_stages, errmsg *e)
-{
-    const struct {
-        bool split;
-        door_id id;
-        const char *path;
-    } paths[] = {{d->step.batch_pp, DOOR_BATCH_PP, "batched decode"},
-                 {d->step.spec_pp, DOOR_SPEC_PP, "speculation"},
-                 {d->step.prime_pp, DOOR_PRIME_PP, "prompts"}};
-    for (size_t i = 0; n_stages > 1 && i < sizeof paths / sizeof *paths; i++) {
-        if (paths[i].split) continue;
-        return errmsg_set(e, ST_BAD_DOOR,
-                          "%s=0 asks for %s to walk unsplit on stage 0, which holds its own layers of %u "
-                          "stages alone; leave it out, or compare with one stage (%s=1); rule: %s",
-                          doors_name(d, paths[i].id), paths[i].path, n_stages,
-                          doors_name(d, DOOR_STAGES), table[paths[i].id].rule);
-    }
-    return ST_OK;
 }
 
 static bool is_set(const door_values *v, door_id id)
@@ -312,7 +287,12 @@ static status check_together(doors *d, const door_values *v, errmsg *e)
     if (d->n_devices != 0 && d->n_devices != d->n_stages && !lone_auto && !v->stages_elsewhere) {
         return refuse_beside(&devices, v, DOOR_STAGES, "has a wrong number of devices for");
     }
-    if (!v->stages_elsewhere) TRY(doors_unsplit(d, d->n_stages, e));
+    door_text transport = {d, DOOR_TRANSPORT, v->value[DOOR_TRANSPORT], e};
+    door_text how = {d, DOOR_SIGNAL, v->value[DOOR_SIGNAL], e};
+    if (!d->streams && d->transport != TRANSPORT_AUTO)
+        return refuse_beside(&transport, v, DOOR_STREAMS, "forces what nothing crosses with");
+    if (!d->streams && d->signal != SIGNAL_AUTO)
+        return refuse_beside(&how, v, DOOR_STREAMS, "forces what nobody waits for with");
     for (uint32_t i = 0; i < d->faults.n; i++) {
         uint32_t stage = d->faults.list[i].stage;
         if (stage == FAULT_STAGE_ALL || stage < d->n_stages) continue;

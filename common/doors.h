@@ -4,8 +4,8 @@
  * start with one line naming variable (or flag, when the value came from there), value and rule.
  * Numbers are decimal digits only (no sign, no space, no prefix; leading zeros are digits). A
  * command-line flag of the same name wins: prefix MEMRA_PP_ or MEMRA_ dropped, lower case, hyphens
- * (--stages, --prime-chunk). A door whose mechanism this build lacks accepts only its default; what
- * a transport or signal needs of devices is checked with them (coordinator/machine/boundaries.h).
+ * (--stages, --prime-chunk). What a transport, a signal, an unsplit walk or a placement needs of devices
+ * is checked with them (coordinator/machine: boundaries.h, unsplit.h).
  *
  * Doors that speak of each other:
  * - SPLITS=c1,.. needs STAGES=N with N - 1 cuts; the words even and auto are legal with any STAGES.
@@ -13,8 +13,7 @@
  * - DEVICES has one element per stage (one, when the door STAGES is shut), or is the one word auto.
  *   auto may stand for single stages too. Whether a device exists is the planner's to say.
  * - FAULT may name no stage that STAGES does not have.
- * - BATCH_PP, SPEC_PP and PRIME_PP of 0 ask for a walk of the whole model on the primary, which has
- *   only its own layers when the model is cut: doors_unsplit refuses them then. */
+ * - STREAMS=0 has neither transport nor signal: TRANSPORT and SIGNAL may force none. */
 #ifndef COMMON_DOORS_H
 #define COMMON_DOORS_H
 
@@ -83,7 +82,8 @@ typedef struct {
     uint32_t cut[STAGES_MAX]; /* strictly increasing, > 0 */
     uint32_t n_devices;  /* 0: the default placement; otherwise n_stages (or 1 entry: auto) */
     device_door device[STAGES_MAX];
-    bool shard, streams; /* default on */
+    bool shard;          /* false: all weights on the device of stage 0, the others read them there */
+    bool streams;        /* false: all stages in one process, on one stream; both: default on */
     transport_kind transport;
     signal_kind signal;
     fault_list faults;
@@ -126,10 +126,6 @@ doors doors_default(void);
 /* Parse and check everything that can be checked without a model. ST_BAD_DOOR with *e; *out is
  * doors_default() then. */
 MUST_USE status doors_parse(doors *out, const door_values *v, errmsg *e);
-
-/* ST_BAD_DOOR: n_stages are more than one, and a step door asks for an unsplit walk; *e names the path
- * and the alternative. Part of doors_parse; for whoever changes the number of stages afterwards. */
-MUST_USE status doors_unsplit(const doors *d, uint32_t n_stages, errmsg *e);
 
 /* Give each of n_stages a device when another number was named: the list, dealt out in turn (none
  * named, or auto alone: stays so). */

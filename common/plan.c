@@ -309,7 +309,8 @@ static void fill_bytes(plan *p, const model_desc *m)
         host_layout_make(&host, m, &limits);
         sp->layer_begin = p->cuts.at[s];
         sp->layer_end = p->cuts.at[s + 1];
-        sp->weights_bytes = fence_stage_bytes(&p->cuts, m, s);
+        sp->weights_bytes = 0;
+        p->stage[p->gathered ? 0 : s].weights_bytes += fence_stage_bytes(&p->cuts, m, s);
         sp->kv_bytes = 0;
         for (uint32_t k = 0; k < KV_POOLS; k++)
             sp->kv_bytes += class_bytes(p, m, k, sp->layer_begin, sp->layer_end, p->n_blocks[k]);
@@ -317,9 +318,11 @@ static void fill_bytes(plan *p, const model_desc *m)
         sp->host_bytes = host.bytes;
         sp->process_bytes = PLAN_PROCESS_BYTES + edges_bytes(p, m) + fixed_bytes(p, m, sp);
         sp->slots_bytes = slots_bytes(p, m, s);
+        if (p->one_process) sp->slots_bytes = 0;
+        if (p->one_process) sp->process_bytes = s == 0 ? PLAN_PROCESS_BYTES + fixed_bytes(p, m, sp) : 0;
         sp->device_bytes = on_device(sp) ? plan_cuda_bytes(p, m, s) : 0;
         p->slots_total_bytes += sp->slots_bytes;
-        p->weights_total_bytes += sp->weights_bytes;
+        p->weights_total_bytes += fence_stage_bytes(&p->cuts, m, s);
         p->total_bytes += sp->kv_bytes + sp->scratch_bytes + sp->host_bytes + sp->process_bytes +
                           sp->slots_bytes;
     }
@@ -329,7 +332,7 @@ static void fill_bytes(plan *p, const model_desc *m)
 static uint32_t journal_blocks(const plan *p, const model_desc *m, uint64_t bound)
 {
     uint32_t n_journals = p->cuts.n_stages - 1, all = p->n_blocks[KV_CLASS_GLOBAL];
-    if (n_journals == 0 || bound == 0) return 0;
+    if (n_journals == 0 || bound == 0 || p->one_process) return 0;
     uint64_t none = journal_bytes(0, m->n_embd), block = journal_bytes(1, m->n_embd) - none;
     uint64_t each = bound / n_journals;
     if (each < none) return 0;
@@ -352,6 +355,8 @@ status plan_make(plan *out, const model_desc *m, const doors *d, const plan_requ
                           m->n_vocab, SAMPLER_VOCAB_MAX);
     }
     TRY(fence_plan_costs(&out->cuts, d, m, r->costs ? r->cost : NULL, e));
+    out->one_process = !d->streams && out->cuts.n_stages > 1;
+    out->gathered = !d->shard && out->cuts.n_stages > 1 && !out->one_process;
     TRY(settle(out, m, d, r, e));
     TRY(settle_blocks(out, m, r->kv_bytes, e));
     for (uint32_t s = 0; s < out->cuts.n_stages; s++)

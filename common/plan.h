@@ -76,6 +76,8 @@ typedef struct {
     uint32_t n_ctx, n_sessions, rows_max, n_readback;
     uint32_t n_blocks[KV_POOLS]; /* KV blocks by class, the same in every stage */
     dtype kv_type;
+    bool gathered;             /* MEMRA_PP_SHARD=0: stage 0 has the weights of all */
+    bool one_process;          /* MEMRA_PP_STREAMS=0: all stages are in one: no slots, no journals */
     stage_plan stage[STAGES_MAX];
     uint64_t run_block_bytes, readback_bytes, slots_total_bytes;
     uint32_t n_journal_blocks; /* of each journal: those of class global below it are kept */

@@ -14,7 +14,7 @@
 
 #define CACHE_LINE 64
 #define RUN_BLOCK_MAGIC 0x4b4c4252u /* "RBLK" */
-#define RUN_BLOCK_VERSION 4u
+#define RUN_BLOCK_VERSION 5u
 
 #define STAGE_STATE_LIST(X)                                                                        \
     X(STAGE_STARTING, "starting")                                                                  \
@@ -71,6 +71,7 @@ typedef struct {
     _Atomic uint64_t n_free_rounds; /* groups walked in rounds after a step's first one */
     _Atomic uint64_t n_verifies;    /* steps that verified drafts, and those that walked it cut */
     _Atomic uint64_t n_verifies_split;
+    _Atomic uint64_t n_unsplit;     /* steps whose layers this stage walked all, the others' too */
     /* line 5, written by the coordinator */
     _Alignas(CACHE_LINE) _Atomic uint32_t asked; /* the incarnation that is asked for its faults of
                                                     at=asked */

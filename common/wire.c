@@ -26,6 +26,19 @@ static bool terminated(const char *text, size_t bytes)
     return memchr(text, '\0', bytes) != NULL;
 }
 
+/* Stages in one process have no neighbours and lend nothing. */
+static bool ranges_valid(const wire_config *c)
+{
+    uint32_t n = c->n_seam > 1 ? c->n_seam : c->n_stages;
+    if (c->n_seam < 1 || c->n_seam > STAGES_MAX || (c->n_seam > 1 && (c->n_stages > 1 || c->loans != 0)))
+        return false;
+    if (c->n_seam == 1 && c->loans == 0) return true;
+    bool fine = c->range[0] == 0 && c->range[n] == c->n_layers;
+    for (uint32_t s = 0; s < n; s++) fine = fine && c->range[s] < c->range[s + 1];
+    if (c->n_seam > 1) return fine && c->layer_begin == 0 && c->layer_end == c->n_layers;
+    return fine && c->range[c->stage_i] == c->layer_begin && c->range[c->stage_i + 1] == c->layer_end;
+}
+
 static bool config_valid(const wire_config *c)
 {
     bool linked = c->n_stages > 1;
@@ -37,7 +50,9 @@ static bool config_valid(const wire_config *c)
            (c->device == DEVICE_CPU || c->device == DEVICE_CUDA) &&
            terminated(c->cuda_uuid, sizeof c->cuda_uuid) && c->n_threads >= 1 && c->run_block_fd >= 0 && c->readback_fd >= 0 && c->trace_fd >= 0 &&
            (c->in_fd >= 0) == linked && (c->out_fd >= 0) == linked && c->journal_in_fd >= -1 &&
-           c->journal_out_fd >= -1 && c->n_model_fds >= 1 &&
+           c->journal_out_fd >= -1 && c->loan_fd >= -1 && (c->loan_fd >= 0) == (c->loans != 0) &&
+           c->loans <= (LOAN_UNSPLIT | LOAN_GATHERED) && ranges_valid(c) &&
+           c->n_model_fds >= 1 &&
            c->n_model_fds <= GGUF_FILES_MAX && terminated(c->build, sizeof c->build) &&
            terminated(c->isa, sizeof c->isa) && c->transport <= TRANSPORT_SHM &&
            c->signal <= SIGNAL_SPIN &&
@@ -55,6 +70,7 @@ static bool counts_valid(const wire_step *s, uint32_t flags)
     return (s->flags & ~flags) == 0 && (s->flags & kinds) != kinds &&
            ((s->flags & STEP_VERIFY) == 0 || s->rounds == 1) && s->slot < 2 &&
            ((s->flags & STEP_GOES_ON) == 0 || (s->flags & kinds) == 0) &&
+           ((s->flags & STEP_UNSPLIT) == 0 || s->n_kv_ops == 0) &&
            s->n_kv_ops <= WIRE_KV_OPS_MAX && s->n_rows <= WIRE_ROWS_MAX &&
            s->n_samplers <= WIRE_SAMPLERS_MAX &&
            s->n_stops <= WIRE_SAMPLERS_MAX && s->rounds >= 1 && s->rounds <= WIRE_ROUNDS_MAX &&
@@ -110,7 +126,8 @@ bool wire_valid(const void *data, uint64_t bytes)
     case WIRE_STEP:
         return h->body_bytes >= sizeof(wire_step) &&
                step_valid(data, bytes,
-                          STEP_PRIME | STEP_OVERLAP | STEP_PRIME_PIPE | STEP_VERIFY | STEP_GOES_ON);
+                          STEP_PRIME | STEP_OVERLAP | STEP_PRIME_PIPE | STEP_VERIFY | STEP_UNSPLIT |
+                              STEP_GOES_ON);
     case WIRE_REPLAY:
         return h->body_bytes >= sizeof(wire_step) &&
                step_valid(data, bytes, STEP_RESET | STEP_THROUGH | STEP_OVERWRITTEN) &&

@@ -72,6 +72,9 @@ typedef struct {
     uint32_t pid, reserved;
 } wire_hello;
 
+#define LOAN_UNSPLIT 1u  /* the first stage may walk all layers: it borrows the others' K, V and weights */
+#define LOAN_GATHERED 2u /* the first stage has all weights: the others borrow theirs */
+
 typedef struct {
     char build[32];                  /* the coordinator's; a stage refuses another */
     uint32_t stage_i, n_stages, epoch, n_layers; /* epoch: of this incarnation */
@@ -87,6 +90,11 @@ typedef struct {
     int32_t run_block_fd, readback_fd;
     int32_t in_fd, out_fd;           /* boundaries s-1 -> s and s -> s+1 (mod N); -1 with one stage */
     int32_t journal_in_fd, journal_out_fd; /* of those boundaries; -1: none */
+    int32_t loan_fd;                 /* where stages say what they lend (loan.h); -1: nobody borrows */
+    uint32_t loans;                  /* LOAN_..: what for; 0 without it */
+    uint32_t n_seam;                 /* stages in this one process (seam.h); 1: this one */
+    uint32_t range[STAGES_MAX + 1];  /* of all stages, s has the layers [range[s], range[s + 1]); read with
+                                        a loan or several in one process */
     uint32_t n_model_fds;
     int32_t model_fd[GGUF_FILES_MAX];
     uint32_t wait_limit_ms;          /* boundary waits give up after this; longer than the
@@ -160,7 +168,10 @@ typedef struct {
 #define STEP_OVERWRITTEN 32u /* REPLAY: no step in flight reads a row that a later one has written
                                 anew, so that such rows may be as they are now */
 #define STEP_VERIFY 64u      /* of one round: rows hold drafts beside the tokens that were drawn */
-#define STEP_GOES_ON 128u    /* the step before, seq - 1, had these rows and groups, and several rounds:
+#define STEP_UNSPLIT 128u    /* the first stage walks all layers, with what the others lend; they hand
+                                the rows on. No KV operations; whatever came before has landed, but for
+                                steps of this kind */
+#define STEP_GOES_ON 256u    /* the step before, seq - 1, had these rows and groups, and several rounds:
                                 this one's first round is the next one of those. Rows come with the token
                                 and the live bit that they left it with, on the slots that follow, and
                                 what the message says of these is not read */

@@ -50,6 +50,8 @@ typedef struct {
     uint32_t restarts;           /* of one stage within restart_window_ms, at most RESTARTS_MAX; 0:
                                   * none is replaced */
     uint32_t restart_window_ms;  /* 0: 60 s */
+    bool unsplit;                /* step doors that ask for unsplit walks may come later, where the
+                                  * devices allow them; with those of `doors` it is so anyway */
     pipeline_progress on_progress; /* may be NULL */
     void *progress_ctx;
     struct trace *trace;         /* coordinator/trace/trace.h, open as long as the pipeline; NULL: none */
@@ -93,6 +95,7 @@ typedef struct {
     uint64_t n_prime_batches, n_prime_batches_split; /* the same of prompt chunks */
     uint64_t n_free_rounds;      /* groups walked in rounds after a step's first one */
     uint64_t n_verifies, n_verifies_split; /* steps that verified drafts; cut */
+    uint64_t n_unsplit;          /* steps whose layers it walked all, the others' too */
     uint64_t load_ns;            /* from start to loaded */
     uint64_t n_lost;             /* so many of its processes were lost */
     uint64_t n_bad_messages;     /* between it and us, either way, that failed their check: dropped */
@@ -127,8 +130,10 @@ uint64_t pipeline_recoveries(const pipeline *p, uint64_t from, recovery_record *
 /* Have the process that stage_i is now carry out its faults of at=asked (common/fault.h). */
 void pipeline_ask_faults(pipeline *p, uint32_t stage_i);
 
-/* Doors carried in the steps that are issued from now on. */
-void pipeline_set_step_doors(pipeline *p, const step_doors *d);
+/* Doors carried in the steps that are issued from now on. Nothing has changed after ST_BAD_DOOR: an
+ * unsplit walk is refused with these devices (machine/unsplit.h); ST_USAGE: the pipeline was opened
+ * for none. */
+MUST_USE status pipeline_set_step_doors(pipeline *p, const step_doors *d, errmsg *e);
 
 /* What the schedule did so far. */
 typedef struct {

@@ -51,6 +51,7 @@ typedef struct {
 } dev_product;
 
 typedef struct backend_peer backend_peer;
+typedef struct backend_loan backend_loan;
 typedef struct backend_device backend_device;
 typedef struct backend_queue backend_queue;
 
@@ -288,6 +289,8 @@ typedef struct {
 
     /* Boundaries between devices (peer.h); NULL: rows cross through host memory. */
     const backend_peer *peer;
+    /* Memory that another process uses (loan.h). */
+    const backend_loan *loan;
 } backend;
 
 /* Whether every table of this build has `op` on type t: the ops that read no weight matrix (OP_EMBED

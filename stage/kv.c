@@ -1,5 +1,7 @@
 #include "stage/kv_impl.h"
 
+#include "kernels/loan.h"
+
 #include <string.h>
 
 _Static_assert(KV_BLOCK == 64, "common/plan.c repeats it");
@@ -18,28 +20,22 @@ const char *kv_class_word(uint32_t class)
     return class < KV_CLASS_COUNT ? class_words[class] : "unknown";
 }
 
-/* Which pool each layer of the range lives in, and where. */
-static void sort_layers(kv_cache *c, const model_desc *m, uint32_t layer_begin)
+void kv_sort_layers(kv_cache *c, const model_desc *m, uint32_t layer_begin)
 {
     for (uint32_t i = 0; i < c->n_layers; i++) {
         c->layer[i].class = (kv_class)m->layer[layer_begin + i].kind;
         c->layer[i].i = c->pool[c->layer[i].class].n_layers++;
     }
-}
-
-static status open_pool(kv_cache *c, const model_desc *m, kv_class class, errmsg *e)
-{
-    kv_pool *p = &c->pool[class];
-    uint64_t bytes = plan_kv_bytes(m, p->n_layers, p->n_blocks, c->type);
-    TRY(c->b->alloc(c->device, &p->pools, bytes, e));
-    p->bytes = bytes;
-    p->pool_bytes = p->n_layers > 0 ? bytes / (2 * (uint64_t)p->n_layers) : 0;
-    return ST_OK;
+    for (uint32_t k = 0; k < c->n_pools; k++) {
+        kv_pool *p = &c->pool[k];
+        p->bytes = plan_kv_bytes(m, p->n_layers, p->n_blocks, c->type);
+        p->pool_bytes = p->n_layers > 0 ? p->bytes / (2 * (uint64_t)p->n_layers) : 0;
+    }
 }
 
 status kv_open(kv_cache *out, const backend *b, backend_device *device, const model_desc *m,
                uint32_t layer_begin, uint32_t layer_end, dtype type, const stage_limits *l,
-               char *host, const host_layout *at, errmsg *e)
+               char *host, const host_layout *at, const kv_place *lent, errmsg *e)
 {
     *out = (kv_cache){
         .b = b,
@@ -56,12 +52,17 @@ status kv_open(kv_cache *out, const backend *b, backend_device *device, const mo
         .branches = (kv_branch *)(host + at->branches),
         .history = l->last_stage ? (uint32_t *)(host + at->history) : NULL,
     };
-    sort_layers(out, m, layer_begin);
     for (uint32_t k = 0; k < out->n_pools; k++) {
         out->pool[k].n_blocks = l->n_blocks[k];
         out->pool[k].tables = (uint32_t *)(host + at->branch_tables[k]);
         out->pool[k].users = (uint32_t *)(host + at->block_users[k]);
-        TRY(open_pool(out, m, (kv_class)k, e));
+    }
+    kv_sort_layers(out, m, layer_begin);
+    for (uint32_t k = 0; k < out->n_pools; k++) {
+        kv_pool *p = &out->pool[k];
+        p->holder = lent != NULL ? POOLS_LENT : POOLS_OWN;
+        TRY(lent != NULL ? kv_lend_pool(out, (kv_class)k, lent, e)
+                         : b->alloc(device, &p->pools, p->bytes, e));
     }
     return ST_OK;
 }
@@ -70,7 +71,18 @@ void kv_close(kv_cache *c)
 {
     for (uint32_t k = 0; k < KV_POOLS; k++) {
         kv_pool *p = &c->pool[k];
-        if (p->pools.addr != 0) c->b->free(c->device, p->pools, p->bytes);
+        if (p->pools.addr == 0) continue;
+        switch (p->holder) {
+        case POOLS_OWN:
+            c->b->free(c->device, p->pools, p->bytes);
+            break;
+        case POOLS_LENT:
+            c->b->loan->free(c->device, p->pools, p->bytes);
+            break;
+        case POOLS_BORROWED:
+            c->b->loan->give_back(c->device, p->pools, p->bytes);
+            break;
+        }
         p->pools = (dev_ptr){0};
     }
 }

@@ -17,6 +17,7 @@
 #ifndef STAGE_KV_H
 #define STAGE_KV_H
 
+#include "common/loan.h"
 #include "common/model.h"
 #include "common/plan.h"
 #include "common/wire.h"
@@ -36,9 +37,13 @@ typedef struct {
 } kv_branch;
 _Static_assert(sizeof(kv_branch) == PLAN_BRANCH_BYTES, "as planned");
 
+/* Whose the pools are: alloc's; alloc's of kernels/loan.h; another process's. */
+typedef enum { POOLS_OWN, POOLS_LENT, POOLS_BORROWED } pool_holder;
+
 /* The blocks of one class. */
 typedef struct {
     uint32_t n_blocks, n_layers;
+    pool_holder holder;
     dev_ptr pools; /* [n_layers, 2, n_blocks, n_kv_heads, KV_BLOCK, n_head] */
     uint64_t pool_bytes, bytes;
     uint32_t *tables; /* [n_branches, per_ctx] */
@@ -64,12 +69,26 @@ typedef struct {
     bool rewriting;      /* the rows of a replay: kv_rewrite */
 } kv_cache;
 
+/* One range's place in a loan, in the hands of an incarnation. */
+typedef struct {
+    const loan *in;
+    uint32_t range, epoch;
+} kv_place;
+
 /* Allocate the pools of the layers [layer_begin, layer_end), zeroed. host: zeroed memory of `at`,
- * which must outlive the cache. ST_RESOURCES; *out can be closed then too. */
+ * which must outlive the cache. lent: NULL, or where others find the pools, said there at once: they
+ * are zeroed for the first incarnation only. ST_RESOURCES; *out can be closed then too. */
 MUST_USE status kv_open(kv_cache *out, const backend *b, backend_device *device,
                         const model_desc *m, uint32_t layer_begin, uint32_t layer_end, dtype type,
-                        const stage_limits *l, char *host, const host_layout *at, errmsg *e);
+                        const stage_limits *l, char *host, const host_layout *at,
+                        const kv_place *lent, errmsg *e);
 void kv_close(kv_cache *c);
+
+/* The pools of another stage's cache, as that incarnation of it has lent them, on a device of the same
+ * kind: only kv_layer and kv_close may be called. Whoever closes has no work on its way in them.
+ * ST_PROTOCOL, ST_RESOURCES; *out can be closed then too. */
+MUST_USE status kv_borrow(kv_cache *out, const kv_cache *like, const model_desc *m,
+                          uint32_t layer_begin, uint32_t layer_end, const kv_place *from, errmsg *e);
 
 uint64_t kv_bytes(const kv_cache *c); /* of all pools */
 

@@ -116,6 +116,7 @@ static status take(stage *s, const wire_row *rows, uint32_t n_rows, uint32_t n_s
         return errmsg_set(e, ST_PROTOCOL, "a step of %u rows: the largest has %u", n_rows,
                           s->config.rows_max);
     }
+    if (!s->began) return errmsg_set(e, ST_PROTOCOL, "a step before the stage's weights have come");
     kv_step_begin(&s->kv);
     for (uint32_t i = 0; i < n_rows; i++)
         TRY(check_row(s, &rows[i], i, n_samplers, e));

@@ -84,8 +84,14 @@ static status check_ops(const stage *s, errmsg *e)
     return ST_OK;
 }
 
-static status open_device(stage *s, errmsg *e)
+static status open_device(stage *s, const stage *beside, errmsg *e)
 {
+    s->beside = beside != NULL;
+    if (beside != NULL) {
+        s->device = beside->device;
+        s->q = beside->q;
+        return ST_OK;
+    }
     s->config.isa[sizeof s->config.isa - 1] = '\0';
     s->config.cuda_uuid[sizeof s->config.cuda_uuid - 1] = '\0';
     device_spec spec = {.numa_node = s->config.numa_node,
@@ -113,8 +119,10 @@ static status allocate(stage *s, errmsg *e)
     TRY(s->b->host_alloc(s->device, &host, s->host_at.bytes, e));
     s->host = host;
     TRY(s->b->alloc(s->device, &s->scratch, s->at.bytes, e));
+    bool lends = s->loan != NULL && (c->loans & LOAN_UNSPLIT) != 0;
+    const kv_place lent = {s->loan, c->stage_i, c->epoch};
     return kv_open(&s->kv, s->b, s->device, s->m, c->layer_begin, c->layer_end, (dtype)c->kv_type,
-                   &limits, s->host, &s->host_at, e);
+                   &limits, s->host, &s->host_at, lends ? &lent : NULL, e);
 }
 
 /* What the stage takes on its device. The slots of the boundary into it: stage/transport_ipc.c. */
@@ -127,7 +135,7 @@ static device_need need_of(const stage *s, const weights_options *load)
                      .layer_begin = c->layer_begin,
                      .layer_end = c->layer_end,
                      .n_ctx = c->n_ctx,
-                     .weights_bytes = weights_device_bytes(load)};
+                     .weights_bytes = stage_load_bytes(s, load)};
     scratch_layout scratch;
     scratch_layout_make(&scratch, s->m, c->rows_max, c->n_ctx, s->last);
     n.scratch_bytes = scratch.bytes;
@@ -135,7 +143,7 @@ static device_need need_of(const stage *s, const weights_options *load)
         uint32_t layers = model_n_layers_of(s->m, (layer_kind)k, c->layer_begin, c->layer_end);
         n.kv_bytes += plan_kv_bytes(s->m, layers, c->n_blocks[k], (dtype)c->kv_type);
     }
-    if (!s->first)
+    if (!s->first && c->in_fd >= 0)
         n.slots_bytes = PEER_BANKS * PEER_SLOTS * (uint64_t)c->rows_max * s->m->n_embd * sizeof(float);
     return n;
 }
@@ -144,8 +152,9 @@ static status load_weights(stage *s, const weights_options *load, const device_n
 {
     uint64_t held_bytes, begin_ns = now_ns();
     TRY(fits_begin_load(need, &held_bytes, e));
-    TRY(weights_open(&s->w, load, e));
-    double gb = (double)s->w.bytes / 1e9, seconds = (double)(now_ns() - begin_ns) / NS_PER_S;
+    TRY(stage_load(s, load, e));
+    uint64_t bytes = stage_facts_get(s).weights_bytes;
+    double gb = (double)bytes / 1e9, seconds = (double)(now_ns() - begin_ns) / NS_PER_S;
     log_debug("stage %u: %.3f GB of weights loaded in %.3f s, %.1f GB/s", s->config.stage_i, gb,
               seconds, gb / seconds);
     return fits_end_load(need, held_bytes, e);
@@ -163,11 +172,17 @@ static status make_ropes(stage *s, errmsg *e)
     return ST_OK;
 }
 
-static status open_all(stage *s, const gguf *file, errmsg *e)
+static status open_all(stage *s, const stage *beside, errmsg *e)
 {
-    TRY(open_device(s, e));
-    const weights_options load = {file, s->m,      s->config.layer_begin, s->config.layer_end,
-                                  s->b, s->device, s->on_progress,        s->progress_ctx};
+    TRY(open_device(s, beside, e));
+    const weights_options load = {.file = s->file,
+                                  .model = s->m,
+                                  .layer_begin = s->config.layer_begin,
+                                  .layer_end = s->config.layer_end,
+                                  .backend = s->b,
+                                  .device = s->device,
+                                  .on_progress = s->on_progress,
+                                  .progress_ctx = s->progress_ctx};
     s->kv.type = (dtype)s->config.kv_type;
     TRY(check_ops(s, e));
     TRY(weights_supported(&load, e));
@@ -175,8 +190,15 @@ static status open_all(stage *s, const gguf *file, errmsg *e)
     TRY(fits_check(&need, e));
     TRY(allocate(s, e));
     TRY(load_weights(s, &load, &need, e));
+    return s->w.layer != NULL ? stage_begin(s, e) : ST_OK;
+}
+
+status stage_begin(stage *s, errmsg *e)
+{
     TRY(stage_walk_open(s, e));
-    return make_ropes(s, e);
+    TRY(make_ropes(s, e));
+    s->began = true;
+    return ST_OK;
 }
 
 status stage_open(stage **out, const stage_options *o, errmsg *e)
@@ -194,7 +216,9 @@ status stage_open(stage **out, const stage_options *o, errmsg *e)
     s->n_kinds = model_n_kinds(s->m);
     s->first = s->config.layer_begin == 0;
     s->last = s->config.layer_end == s->m->n_layers;
-    status result = open_all(s, o->file, e);
+    s->file = o->file;
+    s->loan = o->loan;
+    status result = open_all(s, o->beside, e);
     if (result != ST_OK) {
         stage_close(s);
         return result;
@@ -206,19 +230,24 @@ status stage_open(stage **out, const stage_options *o, errmsg *e)
 void stage_close(stage *s)
 {
     if (s == NULL) return;
-    if (s->q != NULL) s->b->queue_close(s->q);
+    stage_give_back(s);
+    errmsg ignored = {0};
+    if (s->beside && stage_settle(s, &ignored) != ST_OK) log_debug("%s", ignored.text);
+    if (s->q != NULL && !s->beside) s->b->queue_close(s->q);
     if (s->walk != NULL) s->b->walk_close(s->walk);
     kv_close(&s->kv);
     if (s->scratch.addr != 0) s->b->free(s->device, s->scratch, s->at.bytes);
     if (s->host != NULL) s->b->host_free(s->device, s->host);
-    if (s->device != NULL) s->b->device_close(s->device);
-    weights_close(&s->w);
+    if (s->device != NULL && !s->beside) s->b->device_close(s->device);
+    stage_unload(s);
     free(s);
 }
 
 stage_facts stage_facts_get(const stage *s)
 {
-    return (stage_facts){s->w.bytes, kv_bytes(&s->kv), s->at.bytes, s->host_at.bytes,
+    uint64_t bytes = s->n_borrowed > 0 && !s->first ? 0 : s->w.bytes;
+    for (uint32_t i = 0; s->held != NULL && i + 1 < s->config.n_stages; i++) bytes += s->held[i].bytes;
+    return (stage_facts){bytes, kv_bytes(&s->kv), s->at.bytes, s->host_at.bytes,
                          s->b->device_name(s->device)};
 }
 
@@ -235,6 +264,14 @@ dev_ptr stage_hidden(const stage *s)
 status stage_kv_ops(stage *s, const wire_kv_op *ops, uint32_t n_ops, errmsg *e)
 {
     return kv_ops(&s->kv, s->q, ops, n_ops, e);
+}
+
+status stage_settle(stage *s, errmsg *e)
+{
+    backend_event ev;
+    TRY_OP(event_record, &ev);
+    TRY_OP(event_wait, ev);
+    return ST_OK;
 }
 
 void stage_reset(stage *s)

@@ -13,6 +13,7 @@
 #define STAGE_STAGE_H
 
 #include "common/boundary.h"
+#include "common/loan.h"
 #include "common/model.h"
 #include "common/readback.h"
 #include "common/wire.h"
@@ -32,6 +33,9 @@ typedef struct {
     const model_desc *model;    /* of file, the same life */
     stage_progress on_progress; /* may be NULL */
     void *progress_ctx;
+    const stage *beside;        /* NULL, or an open stage whose device and queue this one uses too: it is
+                                   closed after this one */
+    const loan *loan;           /* where it lends and borrows; NULL: it does not. The same life */
 } stage_options;
 
 /* Check that the backend has every op and type needed (by name, before loading), allocate KV,
@@ -40,6 +44,13 @@ typedef struct {
  * error and nothing stays behind. The configuration and options are copied. */
 MUST_USE status stage_open(stage **out, const stage_options *o, errmsg *e);
 void stage_close(stage *s);
+
+/* With a loan, before stage_walk_all: every stage has loaded, epoch[s] being its incarnation. What was
+ * borrowed before is given back first. ST_PROTOCOL: what is lent is not what the model needs;
+ * ST_RESOURCES: it cannot be reached from here; ST_CLOSED. */
+MUST_USE status stage_borrow(stage *s, const uint32_t *epoch, errmsg *e);
+/* Nothing of another stage is used from here on. Harmless where nothing was borrowed. */
+void stage_give_back(stage *s);
 
 typedef struct {
     uint64_t weights_bytes, kv_bytes, scratch_bytes, host_bytes;
@@ -108,6 +119,12 @@ typedef struct {
     uint32_t round;
     const wire_stops *stops;        /* by wire_row.stop_i; read during the call */
 } stage_head_args;
+
+/* First stage, after stage_borrow: the same over all layers of the model. */
+MUST_USE status stage_walk_all(stage *s, poison_mark *poison, errmsg *e);
+
+/* Wait until the device has done all that was asked of it. */
+MUST_USE status stage_settle(stage *s, errmsg *e);
 
 /* Last stage: output norm and head for the live rows that ask for logits or a token, in row order;
  * draws tokens (sampler.h, history by KV block) on the device. stage_head_end waits for it and commits

@@ -1,7 +1,7 @@
 /* stage_impl.h - what the files of one stage share; nobody else includes it.
  *
- * stage.c opens and closes, rows.c takes a step's rows in, walk.c runs the layers, head.c ends it.
- */
+ * stage.c opens and closes, rows.c takes a step's rows in, walk.c runs the layers, head.c ends it;
+ * loans.c is what it lends and borrows. */
 #ifndef STAGE_STAGE_IMPL_H
 #define STAGE_STAGE_IMPL_H
 
@@ -10,6 +10,20 @@
 #include "stage/rope.h"
 #include "stage/stage.h"
 #include "stage/weights.h"
+
+/* Layers that follow each other, with their weights and K and V: the stage's own, or another's. */
+typedef struct {
+    uint32_t begin, end; /* of the model's layers */
+    const weights *w;
+    kv_cache kv;
+} stretch;
+
+/* Weights in another process's allocation, or in the file's mapping beside its; what is here besides. */
+typedef struct {
+    weights w;
+    dev_ptr lent;       /* the allocation; 0: none */
+    uint64_t lent_bytes;
+} borrowed_weights;
 
 /* The end of a step, from stage_head_begin to stage_head_end. */
 typedef struct {
@@ -31,6 +45,7 @@ struct stage {
     const backend *b;
     backend_device *device;
     backend_queue *q;
+    bool beside;        /* both are another's */
     wire_config config;
     const model_desc *m;
     stage_progress on_progress;
@@ -40,6 +55,14 @@ struct stage {
 
     weights w;
     kv_cache kv;
+    const loan *loan;   /* NULL: nothing is lent or borrowed */
+    const gguf *file;
+    weights *held;      /* [n_stages - 1]: those of the ranges behind it; first stage, LOAN_GATHERED */
+    bool began;         /* its weights are here: the walk and the rotations are made */
+    /* stage_borrow's */
+    stretch *ahead;     /* [n_ahead]: the ranges behind it, in their order; first stage */
+    borrowed_weights *borrowed; /* [n_borrowed]: of those, or its own */
+    uint32_t n_ahead, n_borrowed;
     rope_table rope[LAYER_KINDS];
     uint32_t n_kinds; /* of layers of the model */
     scratch_layout at; /* in scratch */
@@ -80,6 +103,14 @@ status stage_op_failed(const stage *s, status code, const char *op, errmsg *e);
 
 /* Have the backend's one launch for a step of one row, if it has one for this model. */
 MUST_USE status stage_walk_open(stage *s, errmsg *e);
+
+/* Load the range's weights, and where they can be lent if somebody borrows them; with LOAN_GATHERED the
+ * first stage all ranges', the others none: theirs come with stage_borrow. Errors of weights_open. */
+MUST_USE status stage_load(stage *s, const weights_options *own, errmsg *e);
+uint64_t stage_load_bytes(const stage *s, const weights_options *own); /* on the device; 0: in place */
+void stage_unload(stage *s);
+/* What needs the weights: once they are here, and when they have come again. */
+MUST_USE status stage_begin(stage *s, errmsg *e);
 
 /* Mark the live ones of rows whose hidden state is not finite, by the host's flags. */
 void stage_mark_hidden(const stage *s, const wire_row *rows, uint32_t n_rows, poison_mark *poison);

@@ -23,16 +23,24 @@ static status multiply(stage *s, const dev_product *p, uint32_t n, dev_ptr x, er
     return ST_OK;
 }
 
+/* Layers to run: the stage's own, or those of another that it has borrowed. */
+typedef struct {
+    const layer_weights *layer; /* [end - begin] */
+    const kv_cache *kv;
+    uint32_t begin, end;
+} layer_span;
+
 /* normed -> the block's output, added to the residual stream by the caller. */
-static status attention_block(stage *s, const layer_weights *w, uint32_t layer_i, errmsg *e)
+static status attention_block(stage *s, const layer_span *x, uint32_t layer_i, errmsg *e)
 {
     const model_desc *m = s->m;
-    const layer_kind kind = m->layer[s->config.layer_begin + layer_i].kind;
+    const layer_weights *w = &x->layer[layer_i];
+    const layer_kind kind = m->layer[x->begin + layer_i].kind;
     const rope_desc *turn = model_rope_of(m, kind);
     const dev_ptr normed = SCRATCH(s, normed), q = SCRATCH(s, q), k = SCRATCH(s, k);
     const dev_ptr v = SCRATCH(s, v), attn = SCRATCH(s, attn);
     const uint32_t window = kind == LAYER_WINDOW ? m->window : 0;
-    kv_args kv = kv_layer(&s->kv, layer_i);
+    kv_args kv = kv_layer(x->kv, layer_i);
     row_args rows = {SCRATCH(s, position), stage_table(s, kind), SCRATCH(s, tables),
                      SCRATCH(s, live), s->n_positions, s->n_runs};
     rope_args rope = {SCRATCH(s, cos[kind]), SCRATCH(s, sin[kind]), turn->n_rot,
@@ -97,18 +105,32 @@ static status add_block(stage *s, dev_ptr post_norm, dev_ptr next_norm, errmsg *
     return ST_OK;
 }
 
-static status run_layer(stage *s, uint32_t layer_i, errmsg *e)
+static status run_layer(stage *s, const layer_span *x, uint32_t layer_i, errmsg *e)
 {
     const model_desc *m = s->m;
-    const layer_weights *w = &s->w.layer[layer_i];
+    const layer_weights *w = &x->layer[layer_i];
     if (layer_i == 0)
         TRY_OP(rms_norm, SCRATCH(s, normed), SCRATCH(s, hidden), w->attn_norm, m->n_embd, m->rms_eps,
                s->n_rows);
-    TRY(attention_block(s, w, layer_i, e));
+    TRY(attention_block(s, x, layer_i, e));
     TRY(add_block(s, w->attn_post_norm, w->ffn_norm, e));
     TRY(ffn_block(s, w, e));
-    const dev_ptr next = layer_i + 1 < s->n_layers ? w[1].attn_norm : (dev_ptr){0};
+    const dev_ptr next = x->begin + layer_i + 1 < x->end ? w[1].attn_norm : (dev_ptr){0};
     return add_block(s, w->ffn_post_norm, next, e);
+}
+
+static status run_span(stage *s, const layer_span *x, errmsg *e)
+{
+    for (uint32_t i = 0; i < x->end - x->begin; i++) {
+        TRY(run_layer(s, x, i, e));
+        TRY(stage_walked(s, i + 1, e));
+    }
+    return ST_OK;
+}
+
+static layer_span own_layers(const stage *s)
+{
+    return (layer_span){s->w.layer, &s->kv, s->config.layer_begin, s->config.layer_end};
 }
 
 void stage_mark_hidden(const stage *s, const wire_row *rows, uint32_t n_rows, poison_mark *poison)
@@ -129,6 +151,12 @@ static status wait_finite(stage *s, poison_mark *poison, errmsg *e)
     TRY_OP(event_wait, ev);
     stage_mark_hidden(s, s->rows, s->n_rows, poison);
     return ST_OK;
+}
+
+static status end_layers(stage *s, poison_mark *poison, errmsg *e)
+{
+    TRY_OP(check_finite, SCRATCH(s, finite), SCRATCH(s, hidden), s->m->n_embd, s->n_rows);
+    return s->unchecked ? ST_OK : wait_finite(s, poison, e);
 }
 
 /* --- one row in one launch ------------------------------------------------------------------ */
@@ -213,10 +241,23 @@ status stage_walk(stage *s, bool head_follows, poison_mark *poison, errmsg *e)
     s->unchecked = head_follows && s->last;
     if (s->walk != NULL && s->n_rows == 1 && (s->rows->flags & ROW_LIVE) != 0)
         return walk_one(s, poison, e);
-    for (uint32_t i = 0; i < s->n_layers; i++) {
-        TRY(run_layer(s, i, e));
-        TRY(stage_walked(s, i + 1, e));
+    const layer_span own = own_layers(s);
+    TRY(run_span(s, &own, e));
+    return end_layers(s, poison, e);
+}
+
+status stage_walk_all(stage *s, poison_mark *poison, errmsg *e)
+{
+    s->walked_head = s->unchecked = false;
+    if (s->n_rows == 0) return ST_OK;
+    if (s->n_ahead + 1 != s->config.n_stages)
+        return errmsg_set(e, ST_PROTOCOL, "stage %u is to walk all layers and has borrowed none",
+                          s->config.stage_i);
+    const layer_span own = own_layers(s);
+    TRY(run_span(s, &own, e));
+    for (uint32_t i = 0; i < s->n_ahead; i++) {
+        const stretch *x = &s->ahead[i];
+        TRY(run_span(s, &(layer_span){x->w->layer, &x->kv, x->begin, x->end}, e));
     }
-    TRY_OP(check_finite, SCRATCH(s, finite), SCRATCH(s, hidden), s->m->n_embd, s->n_rows);
-    return s->unchecked ? ST_OK : wait_finite(s, poison, e);
+    return end_layers(s, poison, e);
 }

@@ -1,7 +1,7 @@
 /* The tensors that a range needs are listed once, through two tables (a layer's and the model's)
  * that say where a description keeps a tensor and where the stage wants it; the list is sorted by
  * place in the files and merged into spans. */
-#include "stage/weights.h"
+#include "stage/weights_impl.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -10,15 +10,6 @@
 #include <unistd.h>
 
 #define PIECE_BYTES (16ull << 20)
-
-typedef enum { AS_VECTOR, AS_MATRIX, AS_EMBEDDING, AS_HOST } weight_use;
-
-typedef struct {
-    size_t from; /* of the tensor_ref, in layer_desc or model_desc */
-    size_t to;   /* in layer_weights or weights */
-    weight_use use;
-    bool first, last; /* of the model's: for the first stage, for the last; neither: all */
-} weight_part;
 
 #define LAYER(field, use)                                                                          \
     {                                                                                              \
@@ -44,17 +35,7 @@ static const weight_part model_parts[] = {
 };
 #define COUNT(a) (sizeof(a) / sizeof *(a))
 
-/* One tensor of the range and what is to be filled with it. */
-typedef struct {
-    const gguf_tensor *t;
-    const weight_part *part;
-    void *to;
-} weight_item;
-
-typedef status (*item_visit)(void *ctx, const weight_item *item, errmsg *e);
-
-/* Visit every tensor of the range. w may be NULL: nothing is to be filled. */
-static status visit(const weights_options *o, weights *w, item_visit f, void *ctx, errmsg *e)
+status weights_visit(const weights_options *o, weights *w, weight_visit f, void *ctx, errmsg *e)
 {
     const model_desc *m = o->model;
     for (uint32_t il = o->layer_begin; il < o->layer_end; il++) {
@@ -66,7 +47,7 @@ static status visit(const weights_options *o, weights *w, item_visit f, void *ct
             TRY(f(ctx, &(weight_item){ref->t, part, w != NULL ? layer + part->to : NULL}, e));
         }
     }
-    for (size_t i = 0; i < COUNT(model_parts); i++) {
+    for (size_t i = 0; !o->layers_only && i < COUNT(model_parts); i++) {
         const weight_part *part = &model_parts[i];
         const tensor_ref *ref = (const void *)((const char *)m + part->from);
         bool all = !part->first && !part->last;
@@ -99,7 +80,7 @@ static status check_item(void *ctx, const weight_item *item, errmsg *e)
 
 status weights_supported(const weights_options *o, errmsg *e)
 {
-    return visit(o, NULL, check_item, (void *)o, e);
+    return weights_visit(o, NULL, check_item, (void *)o, e);
 }
 
 /* --- spans --- */
@@ -143,20 +124,32 @@ static void merge(weights *w)
     w->n_spans = n;
 }
 
+static status map_span(weight_span *s, const weights_options *o, errmsg *e)
+{
+    void *map = mmap(NULL, s->end - s->begin, PROT_READ, MAP_SHARED, gguf_fd(o->file, s->file_i),
+                     (off_t)s->begin);
+    if (map == MAP_FAILED) {
+        return errmsg_set(e, ST_RESOURCES, "cannot map %llu bytes of weights (part %u at %llu): %s",
+                          (unsigned long long)(s->end - s->begin), s->file_i,
+                          (unsigned long long)s->begin, strerror(errno));
+    }
+    s->map = map;
+    return ST_OK;
+}
+
 static status map_spans(weights *w, const weights_options *o, errmsg *e)
 {
-    for (uint32_t i = 0; i < w->n_spans; i++) {
-        weight_span *s = &w->spans[i];
-        void *map = mmap(NULL, s->end - s->begin, PROT_READ, MAP_SHARED,
-                         gguf_fd(o->file, s->file_i), (off_t)s->begin);
-        if (map == MAP_FAILED) {
-            return errmsg_set(e, ST_RESOURCES,
-                              "cannot map %llu bytes of weights (part %u at %llu): %s",
-                              (unsigned long long)(s->end - s->begin), s->file_i,
-                              (unsigned long long)s->begin, strerror(errno));
-        }
-        s->map = map;
-    }
+    for (uint32_t i = 0; i < w->n_spans; i++) TRY(map_span(&w->spans[i], o, e));
+    return ST_OK;
+}
+
+status weights_map_item(weights *w, const weights_options *o, const weight_item *item,
+                        const void **host, errmsg *e)
+{
+    weight_span *s = &w->spans[w->n_spans];
+    TRY(collect(w, item, e));
+    TRY(map_span(s, o, e));
+    *host = (const char *)s->map + (item->t->offset - s->begin);
     return ST_OK;
 }
 
@@ -283,7 +276,7 @@ static count_context count(const weights_options *o)
     count_context c = {.o = o};
     errmsg never = {0};
     if (o->backend->weight_bytes == NULL) return c;
-    status s = visit(o, NULL, count_item, &c, &never);
+    status s = weights_visit(o, NULL, count_item, &c, &never);
     CHECK(s == ST_OK);
     return c;
 }
@@ -293,19 +286,39 @@ uint64_t weights_device_bytes(const weights_options *o)
     return count(o).bytes;
 }
 
+static status add_file_bytes(void *ctx, const weight_item *item, errmsg *e)
+{
+    (void)e;
+    *(uint64_t *)ctx += item->t->bytes;
+    return ST_OK;
+}
+
+uint64_t weights_file_bytes(const weights_options *o)
+{
+    uint64_t bytes = 0;
+    errmsg never = {0};
+    status s = weights_visit(o, NULL, add_file_bytes, &bytes, &never);
+    CHECK(s == ST_OK);
+    return bytes;
+}
+
 /* --- all of it --- */
 
-status weights_open(weights *out, const weights_options *o, errmsg *e)
+status weights_make(weights *out, const weights_options *o, errmsg *e)
 {
     size_t n_layers = o->layer_end - o->layer_begin;
     *out = (weights){0};
     out->layer = calloc(n_layers, sizeof *out->layer);
     out->spans = calloc(n_layers * COUNT(layer_parts) + COUNT(model_parts), sizeof *out->spans);
-    if (out->layer == NULL || out->spans == NULL) {
-        return errmsg_set(e, ST_RESOURCES, "no memory for the tables of %zu layers", n_layers);
-    }
+    if (out->layer != NULL && out->spans != NULL) return ST_OK;
+    return errmsg_set(e, ST_RESOURCES, "no memory for the tables of %zu layers", n_layers);
+}
+
+status weights_open(weights *out, const weights_options *o, errmsg *e)
+{
+    TRY(weights_make(out, o, e));
     TRY(gguf_unchanged(o->file, e));
-    TRY(visit(o, NULL, collect, out, e));
+    TRY(weights_visit(o, NULL, collect, out, e));
     bool whole = o->layer_begin == 0 && o->layer_end == o->model->n_layers;
     if (whole && o->model->tied) out->bytes -= o->model->output.t->bytes; /* listed twice */
     merge(out);
@@ -317,10 +330,10 @@ status weights_open(weights *out, const weights_options *o, errmsg *e)
     TRY(gguf_unchanged(o->file, e));
     fill_context c = {out, o, 0};
     count_context n = count(o);
-    if (o->backend->weights_begin == NULL) return visit(o, out, fill, &c, e);
+    if (o->backend->weights_begin == NULL) return weights_visit(o, out, fill, &c, e);
     TRY(o->backend->weights_begin(o->device, n.bytes, n.n, e));
     errmsg why = {0}; /* a weight that could not be read is told at the end: it is the cause */
-    status s = visit(o, out, fill, &c, &why), ended = o->backend->weights_end(o->device, e);
+    status s = weights_visit(o, out, fill, &c, &why), ended = o->backend->weights_end(o->device, e);
     if (ended != ST_OK) return ended;
     return s == ST_OK ? ST_OK : errmsg_set(e, s, "%s", why.text);
 }

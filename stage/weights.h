@@ -8,6 +8,7 @@
 #ifndef STAGE_WEIGHTS_H
 #define STAGE_WEIGHTS_H
 
+#include "common/loan.h"
 #include "common/model.h"
 #include "kernels/backend.h"
 #include "stage/stage.h"
@@ -50,6 +51,7 @@ typedef struct {
     backend_device *device;
     stage_progress on_progress;
     void *progress_ctx;
+    bool layers_only; /* neither embedding nor head, whatever the range */
 } weights_options;
 
 /* The device has every product the range needs. ST_BAD_MODEL names tensor, type and device. */
@@ -58,10 +60,32 @@ MUST_USE status weights_supported(const weights_options *o, errmsg *e);
 /* What they take on a device with memory of its own; 0 where they are used in place. */
 uint64_t weights_device_bytes(const weights_options *o);
 
+/* Of all tensors, in the file. */
+uint64_t weights_file_bytes(const weights_options *o);
+
 /* Map, read ahead in pieces (on_progress after each: bytes of the mappings) and hand over.
  * ST_BAD_MODEL: the file changed or is cut short; ST_RESOURCES; ST_CLOSED. *out can be closed in
  * every case. */
 MUST_USE status weights_open(weights *out, const weights_options *o, errmsg *e);
 void weights_close(weights *w);
+
+/* --- lent and borrowed (common/loan.h): devices with memory of their own ---------------------- */
+
+/* Weights that weights_open has put into one allocation at base: an entry for each tensor, at most
+ * n_max of them. Returns how many. */
+uint32_t weights_entries(const weights *w, const weights_options *o, dev_ptr base, loan_entry *out,
+                         uint32_t n_max);
+
+/* The same tensors as another process's entries say, in its allocation of `bytes`, which is here at
+ * base: borrowed until weights_close. With o->layers_only the entries may go on behind them.
+ * ST_PROTOCOL: an entry is not possible; errors of weights_open. *out can be closed in every case. */
+typedef struct {
+    dev_ptr base;
+    uint64_t bytes;
+    const loan_entry *entry; /* copies */
+    uint32_t n_entries;
+} weights_lent;
+MUST_USE status weights_borrow(weights *out, const weights_options *o, const weights_lent *from,
+                               errmsg *e);
 
 #endif

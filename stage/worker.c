@@ -61,9 +61,20 @@ static status open_edges(worker *w, errmsg *e)
 static status open_trace(worker *w, errmsg *e)
 {
     if (w->config.trace_fd == 0) return ST_OK;
-    TRY(trace_block_map(&w->traces, w->config.trace_fd, w->config.n_stages + 1, e));
+    const wire_config *c = &w->config; /* several stages in this process: their time is the first's */
+    uint32_t n = c->n_seam > 1 ? c->n_seam : c->n_stages;
+    TRY(trace_block_map(&w->traces, c->trace_fd, n + 1, e));
     w->trace = &w->traces->ring[w->stage_i];
     return ST_OK;
+}
+
+static status map_loan(worker *w, errmsg *e)
+{
+    const wire_config *c = &w->config;
+    loan_layout at;
+    loan_layout_make(&at, w->model, c->n_stages, c->range, c->n_blocks, (dtype)c->kv_type,
+                     c->device == DEVICE_CPU);
+    return loan_map(&w->loan, c->loan_fd, &at, e);
 }
 
 static status load_all(worker *w, const wire_config *c, errmsg *e)
@@ -90,13 +101,16 @@ static status load_all(worker *w, const wire_config *c, errmsg *e)
     const backend *b = backend_get((device_kind)c->device);
     if (b == NULL)
         return errmsg_set(e, ST_RESOURCES, "this build has no CUDA backend");
+    if (c->loan_fd >= 0) TRY(map_loan(w, e));
     stage_options o = {.backend = b,
                        .config = &w->config,
                        .file = w->file,
                        .model = w->model,
                        .on_progress = on_progress,
-                       .progress_ctx = w};
-    TRY(stage_open(&w->body, &o, e));
+                       .progress_ctx = w,
+                       .loan = w->loan.map != NULL ? &w->loan : NULL};
+    TRY(seam_open(&w->seam, &o, w->words, e));
+    w->body = seam_first(&w->seam);
     if (is_last(w)) {
         TRY(readback_map(&w->results, c->readback_fd, e));
         if (w->results.n_rows != c->n_readback || w->results.n_vocab != w->model->n_vocab ||
@@ -107,13 +121,22 @@ static status load_all(worker *w, const wire_config *c, errmsg *e)
     if (c->journal_in_fd >= 0) TRY(journal_map(&w->received, c->journal_in_fd, e));
     TRY(rounds_open(&w->rounds, c, e));
     TRY(open_edges(w, e));
-    stage_facts f = stage_facts_get(w->body);
+    stage_facts f = seam_facts(&w->seam);
     wire_loaded loaded = {.weights_bytes = f.weights_bytes,
                           .kv_bytes = f.kv_bytes,
                           .scratch_bytes = f.scratch_bytes};
     snprintf(loaded.device_name, sizeof loaded.device_name, "%s", f.device_name);
     set_state(w, STAGE_LOADED);
     return worker_say(w, WIRE_LOADED, 0, &loaded, sizeof loaded, e);
+}
+
+/* Everyone has loaded: what the others lend is theirs as they are now. */
+static status borrow(worker *w, errmsg *e)
+{
+    uint32_t epoch[STAGES_MAX];
+    for (uint32_t s = 0; s < w->config.n_stages; s++)
+        epoch[s] = atomic_load_explicit(&w->block->stage[s].epoch, memory_order_acquire);
+    return stage_borrow(w->body, epoch, e);
 }
 
 static status load(worker *w, const wire_config *c, errmsg *e)
@@ -127,6 +150,7 @@ static status load(worker *w, const wire_config *c, errmsg *e)
 static status probe(worker *w, errmsg *e)
 {
     set_state(w, STAGE_PROBING);
+    TRY(borrow(w, e));
     span probing = span_begin(TRACE_PROBE);
     status s = edges_connect(&w->edges, stage_hidden(w->body), w->corrupt_probe, e);
     span_end(s == ST_OK ? w->trace : NULL, &probing, (trace_event){0});
@@ -167,6 +191,12 @@ static void add(_Atomic uint64_t *word, uint64_t n)
     atomic_fetch_add_explicit(word, n, memory_order_relaxed);
 }
 
+/* Rows that walk the layers here, whosever these are. */
+static bool walks(const worker *w, const piece *x)
+{
+    return !x->unsplit || is_first(w);
+}
+
 static uint32_t first_live(const piece *x)
 {
     uint32_t i = 0;
@@ -177,16 +207,20 @@ static uint32_t first_live(const piece *x)
 status worker_walk(worker *w, const piece *x, errmsg *e)
 {
     uint32_t left;
+    if (x->n_rows == 0) return ST_OK;
     TRY(worker_inject(w, x->prime ? FAULT_AT_PRIME : FAULT_AT_DECODE, x->seq, &left, e));
-    if (x->n_rows > 0 && x->n_live == 0) return ST_OK;
-    bool corrupt = has_fault(left, FAULT_CORRUPT), nan = has_fault(left, FAULT_NAN);
-    enter_layers(w);
+    if (x->n_live == 0) return ST_OK;
+    bool corrupt = has_fault(left, FAULT_CORRUPT), nan = has_fault(left, FAULT_NAN), here = walks(w, x);
+    if (here) enter_layers(w);
     status s = ST_OK;
     if (is_first(w)) s = stage_embed(w->body, e);
-    if (s == ST_OK && nan && x->n_rows > 0) s = worker_put_nan(w, first_live(x));
-    if (s == ST_OK) s = stage_walk(w->body, !corrupt, x->poison, e);
-    if (s == ST_OK && corrupt && x->n_rows > 0) s = worker_flip_bit(w);
-    leave_layers(w);
+    if (s == ST_OK && nan) s = worker_put_nan(w, first_live(x));
+    if (s == ST_OK && here) {
+        s = x->unsplit ? stage_walk_all(w->body, x->poison, e)
+                       : seam_walk(&w->seam, x->n_rows, !corrupt, x->poison, e);
+    }
+    if (s == ST_OK && corrupt) s = worker_flip_bit(w);
+    if (here) leave_layers(w);
     return s;
 }
 
@@ -198,27 +232,37 @@ static bool of_several(const step_view *v)
 }
 
 /* Counted before it is handed on: who sees a result sees it counted, by every stage. */
-static void count_step(worker *w, const step_view *v)
+static void count_step(const worker *w, stage_words *n, const piece *x)
 {
-    bool prime = (v->step->flags & STEP_PRIME) != 0;
-    stage_words *n = w->words;
+    const step_view *v = &w->rounds.v;
+    bool cut = w->config.n_stages > 1 || w->seam.n > 1;
+    bool prime = (v->step->flags & STEP_PRIME) != 0, split = cut && !x->unsplit;
     add(&n->n_steps, 1);
+    if (!walks(w, x)) return;
+    if (x->unsplit) add(&n->n_unsplit, 1);
     if (prime) add(&n->n_chunks, 1);
     if ((v->step->flags & STEP_VERIFY) != 0) {
         add(&n->n_verifies, 1);
-        if (w->config.n_stages > 1) add(&n->n_verifies_split, 1);
+        if (split) add(&n->n_verifies_split, 1);
     }
     if (!of_several(v)) return;
     add(prime ? &n->n_prime_batches : &n->n_batches, 1);
-    if (w->config.n_stages > 1) add(prime ? &n->n_prime_batches_split : &n->n_batches_split, 1);
+    if (split) add(prime ? &n->n_prime_batches_split : &n->n_batches_split, 1);
 }
 
 void worker_count_piece(worker *w, const piece *x, uint64_t busy_ns)
 {
-    if (x->round == 0 && x->g == 0) count_step(w, &w->rounds.v);
-    add(&w->words->busy_ns, busy_ns);
-    add(&w->words->n_rows, x->n_live);
-    if (x->round > 0) add(&w->words->n_free_rounds, 1);
+    for (uint32_t i = w->seam.n; i-- > 0;) {
+        stage_words *n = w->seam.words[i];
+        uint64_t own_ns = i > 0 && w->seam.walked_ns[i] < busy_ns ? w->seam.walked_ns[i] : 0;
+        if (i == 0) own_ns = busy_ns; /* what the others did not take */
+        busy_ns -= own_ns;
+        if (x->round == 0 && x->g == 0) count_step(w, n, x);
+        add(&n->busy_ns, own_ns);
+        if (!walks(w, x)) continue;
+        add(&n->n_rows, x->n_live);
+        if (x->round > 0) add(&n->n_free_rounds, 1);
+    }
 }
 
 /* Its rows' tokens come from the piece of the round before, not from the message. */
@@ -351,11 +395,11 @@ static status head(worker *w, const piece *x, wire_result *r, errmsg *e)
                                .drawn = lands_later ? NULL : rounds_drawn(&w->rounds, x->g),
                                .poison = lands_later ? worker_leave(w, x) : x->poison};
     span drawing = span_begin(TRACE_HEAD);
-    status s = stage_head_begin(w->body, &a, e);
+    status s = stage_head_begin(seam_last(&w->seam), &a, e);
     if (s == ST_OK && lands_later)
         w->landing.seq = x->seq;
     else if (s == ST_OK)
-        s = stage_head_end(w->body, &r->n_rows, e);
+        s = stage_head_end(seam_last(&w->seam), &r->n_rows, e);
     span_end(s == ST_OK ? w->trace : NULL, &drawing, worker_shown(w, x, r->n_rows));
     return s;
 }
@@ -367,7 +411,7 @@ static status pass(worker *w, piece *x, wire_result *r, uint64_t busy_ns, errmsg
     bool verify = (step->flags & STEP_VERIFY) != 0;
     span passing = span_begin(x->prime ? TRACE_PROMPT : verify ? TRACE_VERIFY : TRACE_DECODE);
     status s = ST_OK;
-    if (is_fed(x)) TRY_DONE(s, stage_rows(w->body, x->rows, x->n_rows, step->n_samplers, e));
+    if (is_fed(x)) TRY_DONE(s, seam_rows(&w->seam, x->rows, x->n_rows, step->n_samplers, e));
     x->n_live = rounds_live(&w->rounds, x->g);
     TRY_DONE(s, worker_walk(w, x, e));
     if (is_last(w)) TRY_DONE(s, head(w, x, r, e));
@@ -385,7 +429,7 @@ static status run_piece(worker *w, piece *x, errmsg *e)
     x->rows = rounds_group(&w->rounds, x->g, &x->n_rows);
     x->poison = rounds_poison(&w->rounds, x->g);
     /* What the message says is put on the device while the rows are on their way. */
-    if (!fed) TRY(stage_rows(w->body, x->rows, x->n_rows, step->n_samplers, e));
+    if (!fed) TRY(seam_rows(&w->seam, x->rows, x->n_rows, step->n_samplers, e));
     uint64_t busy_ns = now_ns() - begin;
     if (linked) TRY(worker_land(w, e)); /* before waiting for others */
     if (linked && (fed || !is_first(w))) TRY(receive(w, x, e));
@@ -395,7 +439,8 @@ static status run_piece(worker *w, piece *x, errmsg *e)
     if (is_last(w)) return end_piece(w, x, &r, e);
     keep_begin(&w->sent, w->body, x->rows, x->n_rows);
     TRY(send_on(w, x, e));
-    TRY(keep_on(w, x, e));
+    /* Rows that have walked all layers are nothing to replay a stage with: their places stay void. */
+    if (!x->unsplit) TRY(keep_on(w, x, e));
     rounds_advance(&w->rounds, x->g);
     return ST_OK;
 }
@@ -411,10 +456,11 @@ static status step(worker *w, const void *frame, errmsg *e)
     step_view v = wire_step_view(frame);
     piece x = {.seq = wire_head(frame)->seq,
                .prime = (v.step->flags & STEP_PRIME) != 0,
-               .goes_on = (v.step->flags & STEP_GOES_ON) != 0};
+               .goes_on = (v.step->flags & STEP_GOES_ON) != 0,
+               .unsplit = (v.step->flags & STEP_UNSPLIT) != 0};
     atomic_store_explicit(&w->words->step_entered, x.seq, memory_order_release);
     if (x.seq > w->applied_seq) {
-        TRY(stage_kv_ops(w->body, v.kv_ops, v.step->n_kv_ops, e));
+        TRY(seam_kv_ops(&w->seam, v.kv_ops, v.step->n_kv_ops, e));
         keep_copies(&w->sent, x.seq, v.kv_ops, v.step->n_kv_ops);
         w->applied_seq = x.seq;
     }
@@ -426,6 +472,8 @@ static status step(worker *w, const void *frame, errmsg *e)
     }
     if (x.goes_on && is_last(w)) TRY(hand_on(w, x.seq - 1, v.step, w->rounds.n_groups, e));
     w->walked_seq = 0;
+    /* It is over when its operations are: another stage may read there next. */
+    if (v.step->n_rows == 0 && v.step->n_kv_ops > 0) TRY(stage_settle(w->body, e));
     TRY(rounds_begin(&w->rounds, &v, e));
     w->n_handed = 0;
     w->n_rounds_before = w->n_rounds;
@@ -497,7 +545,8 @@ static void release(worker *w)
     rounds_close(&w->rounds);
     w->trace = NULL;
     trace_block_unmap(w->traces);
-    if (w->body != NULL) stage_close(w->body);
+    seam_close(&w->seam);
+    loan_unmap(&w->loan);
     free(w->model);
     if (w->file != NULL) gguf_close(w->file);
 }

@@ -15,7 +15,7 @@
 
 static bool alone_and_queued(const worker *w)
 {
-    return w->config.n_stages == 1 && !backend_of(w)->in_call;
+    return w->config.n_stages == 1 && w->seam.n == 1 && !backend_of(w)->in_call;
 }
 
 bool worker_runs_ahead(const worker *w, const step_view *v)
@@ -47,7 +47,7 @@ status worker_land(worker *w, errmsg *e)
     if (seq == 0) return ST_OK;
     const piece x = w->landing;
     w->landing.seq = 0;
-    TRY(stage_head_end(w->body, &r.n_rows, e));
+    TRY(stage_head_end(seam_last(&w->seam), &r.n_rows, e));
     TRY(worker_say_poisoned(w, &x, e));
     TRY(worker_say(w, WIRE_RESULT, seq, &r, sizeof r, e));
     worker_done(w, seq);

@@ -12,6 +12,7 @@
 #include "stage/inject.h"
 #include "stage/keep.h"
 #include "stage/rounds.h"
+#include "stage/seam.h"
 #include "stage/span.h"
 #include "stage/stage.h"
 #include "stage/worker.h"
@@ -23,6 +24,7 @@ typedef struct {
     wire_row *rows;
     poison_mark *poison;
     bool prime, goes_on; /* of its step */
+    bool unsplit; /* the first stage walks for all */
 } piece;
 
 struct worker {
@@ -40,8 +42,10 @@ struct worker {
     bool configured;
     gguf *file;
     model_desc *model;
-    stage *body;
+    seam seam;                       /* the stage, or all of them */
+    stage *body;                     /* its first; NULL: not open */
     edges edges;
+    loan loan;                       /* without a map: nobody borrows */
     readback results;
     journal sent, received;          /* of the boundaries out and in; without a map: none */
     rounds rounds;
@@ -86,7 +90,7 @@ static inline const backend *backend_of(const worker *w)
 MUST_USE status worker_say(worker *w, wire_kind kind, uint64_t seq, const void *body,
                            uint32_t body_bytes, errmsg *e);
 
-/* The layers, over rows of which one lives at least. */
+/* The layers, over rows of which one lives at least. A step without rows is neither prompt nor decode. */
 MUST_USE status worker_walk(worker *w, const piece *x, errmsg *e);
 void worker_count_piece(worker *w, const piece *x, uint64_t busy_ns);
 /* What a trace says of a piece, n rows of it. */

@@ -46,11 +46,12 @@ status worker_flip_bit(worker *w)
 {
     const backend *b = backend_of(w);
     backend_queue *q = stage_queue(w->body);
+    dev_ptr at = stage_hidden(seam_last(&w->seam));
     uint32_t bits;
-    TRY(b->download(q, &bits, stage_hidden(w->body), sizeof bits));
+    TRY(b->download(q, &bits, at, sizeof bits));
     TRY(finish(b, q));
     bits ^= 1u << 22;
-    TRY(b->upload(q, stage_hidden(w->body), &bits, sizeof bits));
+    TRY(b->upload(q, at, &bits, sizeof bits));
     return finish(b, q);
 }
 

@@ -8,6 +8,8 @@ status worker_quiesce(worker *w, errmsg *e)
 {
     atomic_fetch_sub_explicit(&w->interrupts, 1, memory_order_acq_rel);
     TRY(worker_inject_recovery(w, e));
+    /* Whoever was lost has its memory back only when nobody else holds it. */
+    stage_give_back(w->body);
     /* Senders let go first; receivers when all are quiet. */
     if (w->edges.open) edge_set(&w->edges, &w->edges.out, NULL, NULL);
     set_state(w, STAGE_QUIET);
@@ -78,12 +80,12 @@ static status replay_rows(worker *w, replaying *x, errmsg *e)
                        .hidden = stage_hidden(w->body),
                        .poison = rounds_poison(&w->rounds, 0)};
     x->in.rows = rounds_group(&w->rounds, 0, &x->in.n_rows);
-    TRY(stage_rows(w->body, x->in.rows, x->in.n_rows, 0, e));
+    TRY(seam_rows(&w->seam, x->in.rows, x->in.n_rows, 0, e));
     TRY(replay_input(w, x, e));
     if (x->kept == KEPT_NOT) return ST_OK;
     if (x->in.n_rows > 0) TRY(spoil(w));
     /* What was poisoned is so again: its session has ended, or ends with its next row. */
-    TRY(stage_walk(w->body, false, x->in.poison, e));
+    TRY(seam_walk(&w->seam, x->in.n_rows, false, x->in.poison, e));
     return replay_output(w, x, e);
 }
 
@@ -95,16 +97,16 @@ status worker_replay(worker *w, const void *frame, errmsg *e)
                    .through = (v.step->flags & STEP_THROUGH) != 0};
     if ((v.step->flags & STEP_RESET) != 0) {
         TRY(worker_inject_recovery(w, e));
-        stage_reset(w->body);
+        seam_reset(&w->seam);
         w->applied_seq = 0;
         w->n_replays = 0;
     }
-    TRY(stage_kv_ops(w->body, v.kv_ops, v.step->n_kv_ops, e));
-    stage_rewrite(w->body, true);
+    TRY(seam_kv_ops(&w->seam, v.kv_ops, v.step->n_kv_ops, e));
+    seam_rewrite(&w->seam, true);
     span again = span_begin(TRACE_REPLAY);
     status s = replay_rows(w, &x, e);
     span_end(s == ST_OK ? w->trace : NULL, &again, (trace_event){.n_rows = x.in.n_rows});
-    stage_rewrite(w->body, false);
+    seam_rewrite(&w->seam, false);
     TRY(s);
     w->n_replays++;
     atomic_fetch_add_explicit(&w->words->progress, 1, memory_order_release);

@@ -187,7 +187,7 @@ static status test_run(sessions_state *b, sessions_test *t, errmsg *e)
     pipeline_stage(b->p, 0, &first);
     memcpy(t->device, first.device, sizeof t->device);
     with.batch_rows = t->batch_rows;
-    pipeline_set_step_doors(b->p, &with);
+    TRY(pipeline_set_step_doors(b->p, &with, e));
     b->n_first = b->n_token = b->n_beside_ms = 0;
     TRY(once(b, n, q->n_generate < WARM_TOKENS ? q->n_generate : WARM_TOKENS, &warm, e));
     b->n_first = b->n_token = b->n_beside_ms = 0;

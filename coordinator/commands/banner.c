@@ -52,6 +52,7 @@ static void print_banner(const pipeline *p, const char *path)
         pipeline_stage(p, i, &now);
         print_stage(planned, &now, i);
     }
+    if (planned->gathered) log_info("all weights lie on the device of stage 0, the others read them there");
     print_boundaries(p, planned->cuts.n_stages);
 }
 
@@ -61,7 +62,7 @@ status banner_open(pipeline **out, const common_options *c, errmsg *e)
     TRY(options_model(c, e));
     pipeline_options o = options_pipeline(c);
     progress bar;
-    progress_begin(&bar, c->doors.n_stages, c->log_level >= LOG_INFO && c->log_file == NULL);
+    progress_begin(&bar, c->doors.streams ? c->doors.n_stages : 1, c->log_level >= LOG_INFO && c->log_file == NULL);
     o.on_progress = progress_update;
     o.progress_ctx = &bar;
     status s = pipeline_open(out, &o, &interrupted, e);

@@ -23,16 +23,17 @@
     "gate ppn|batch|spec|prime|transport|recovery|all [-m FILE] [--stages N] [--splits ..] [--canary] [--json]"
 #define ABOUT                                                                                      \
     "Runs the same work in two ways and compares every bit of the logits, and every token:\n"      \
-    "  ppn        one stage = N stages at every cut; serial = pipelined\n"                         \
+    "  ppn        one stage = N stages at every cut; serial = pipelined = all on one stream\n"     \
     "  batch      a session alone = the same among others that join and leave\n"                   \
     "  spec       plain decode = drafts verified, any depth, greedy and sampled\n"                  \
     "  prime      a prompt in one piece = in chunks of any sizes, forked, truncated\n"             \
     "  transport  bytes sent = bytes received: every edge, both slots\n"                           \
     "  recovery   sessions undisturbed = while stages are killed, stopped and hung at random\n"     \
     "             moments: while prompts are primed, drafts verified, others replaced\n"            \
+    "batch, spec and prime also walk unsplit, on the first stage alone, where the devices allow it.\n" \
     "Counters must show that each mechanism ran: rows, bytes and crossings of every boundary,\n"   \
-    "chunks, probes, stages that met inside their layers. With no --stages and --splits a small\n" \
-    "model is walked at every set of cuts. Lines are TAP.\n\n"                                     \
+    "chunks, probes, stages that met inside their layers, steps walked unsplit. With no --stages\n" \
+    "and --splits a small model is walked at every set of cuts. Lines are TAP.\n\n"                \
     "--canary breaks the mechanisms on purpose, one after the other, and the gate must notice\n"   \
     "each. Exit codes: 0 every arm is green; 1 an arm is red. With --canary: 1 every breakage\n"   \
     "was noticed (red, as it must be); 0 \"canary stayed green\": the gate is blind to one."
@@ -112,6 +113,16 @@ static status find_gates(const char *name, uint32_t *begin, uint32_t *end, errms
     return errmsg_set(e, ST_USAGE, "no gate '%.40s'; there are: " NAMES ", all", name);
 }
 
+/* What several processes do together is not to be seen on one stream. */
+static status check_streams(const doors *d, uint32_t begin, uint32_t end, errmsg *e)
+{
+    if (d->streams || (end - begin == 1 && gates[begin].run == gate_ppn)) return ST_OK;
+    return errmsg_set(e, ST_BAD_DOOR,
+                      "%s=0 puts all stages into one process, and only gate ppn can be walked so: leave it "
+                      "out, or run that gate",
+                      doors_name(d, DOOR_STREAMS));
+}
+
 static status run_gates(gate_context *g, uint32_t begin, uint32_t end, errmsg *e)
 {
     if (!g->canary)
@@ -169,6 +180,7 @@ int cmd_gate(int argc, char **argv)
                       .report = &report};
     status s = n_names == 0 ? errmsg_set(&e, ST_USAGE, "which gate: " NAMES " or all?")
                             : find_gates(name[0], &begin, &end, &e);
+    if (s == ST_OK) s = check_streams(&c.doors, begin, end, &e);
     if (s == ST_OK) s = shape_take(&random, &c, &e);
     g.model_path = c.model;
     if (s == ST_OK) s = options_model(&c, &e);

@@ -2,6 +2,7 @@
 #include "coordinator/machine/boundaries.h"
 #include "coordinator/machine/inventory.h"
 #include "coordinator/machine/placement.h"
+#include "coordinator/machine/unsplit.h"
 #include "coordinator/commands/draft_option.h"
 #include "coordinator/commands/output.h"
 #include "coordinator/commands/preview.h"
@@ -48,6 +49,7 @@ static status print_stages(const plan *p, errmsg *e)
 
 static boundary_words expected(const plan *p, const doors *d, const gpu_list *gpus, uint32_t i)
 {
+    if (p->one_process) return (boundary_words){"copy", "stream"};
     return boundaries_expect(d, gpus, p->stage[i].device, p->stage[i + 1].device);
 }
 
@@ -85,6 +87,8 @@ static status print_table(const preview *v, const doors *doors_, const gpu_list 
                     p->rows_max));
     if (p->cuts.moved) TRY(output_line(e, "an even cut was moved off a place the model forbids"));
     TRY(print_stages(p, e));
+    if (p->gathered) TRY(output_line(e, "all weights lie on the device of stage 0, the others read them there"));
+    if (p->one_process) TRY(output_line(e, "all stages are in one process, on one stream"));
     TRY(print_boundaries(p, doors_, gpus, e));
     TRY(print_gpus(p, gpus, e));
     char d[OUTPUT_BYTES_TEXT];
@@ -160,12 +164,13 @@ static status print_json(const preview *v, const doors *d, const gpu_list *gpus,
                             "n_blocks", (json_int_t)p->n_blocks[KV_CLASS_GLOBAL], "n_window_blocks",
                             (json_int_t)p->n_blocks[KV_CLASS_WINDOW], "kv_type",
                             preview_kv_word(p));
-    json_t *rest = json_pack("{s:o, s:o, s:o, s:I, s:I, s:o, s:I, s:b}", "stages", stages, "boundaries",
+    json_t *rest = json_pack("{s:o, s:o, s:o, s:I, s:I, s:o, s:I, s:b, s:b}", "stages", stages, "boundaries",
                              boundaries, "host", host,
                              "total_bytes", (json_int_t)p->total_bytes, "weights_total_bytes",
                              (json_int_t)p->weights_total_bytes, "draft", draft_json(draft),
                              "memory_available_bytes",
-                             (json_int_t)free_bytes, "fits", (int)fits);
+                             (json_int_t)free_bytes, "sharded", (int)!p->gathered, "fits",
+                             (int)fits);
     if (all == NULL || rest == NULL || json_object_update(all, rest) != 0) {
         json_decref(all);
         all = NULL;
@@ -184,6 +189,9 @@ static status make_plan(common_options *c, const char *draft_path, errmsg *e)
     gpu_list gpus;
     TRY_DONE(s, placement_resolve(&c->doors, &gpus, c->stage_program, e));
     TRY_DONE(s, preview_open(&v, c, e));
+    TRY_DONE(s, unsplit_check(v.plan, &gpus, &c->doors, &c->doors.step, e));
+    TRY_DONE(s, unsplit_check_shard(v.plan, &gpus, &c->doors, e));
+    TRY_DONE(s, unsplit_check_streams(v.plan, &gpus, &c->doors, e));
     if (beside != NULL) TRY_DONE(s, draft_option_look(&draft, draft_path, c, &v, e));
     uint64_t free_bytes = inventory_memory_available();
     status fits = placement_fits(v.plan, &gpus, &fit);

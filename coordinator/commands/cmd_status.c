@@ -156,6 +156,8 @@ static status print_run(const json_t *j, errmsg *e)
     TRY(clean_line(e, "sessions %" PRId64 ", KV blocks %" PRId64 " of %" PRId64,
                    number_of(j, "sessions"), number_of(j, "kv_blocks_used"),
                    number_of(j, "kv_blocks")));
+    if (json_is_false(json_object_get(j, "sharded")))
+        TRY(clean_line(e, "all weights lie on the device of stage 0, the others read them there"));
     const json_t *kept = json_object_get(j, "journal");
     if (json_is_object(kept)) {
         char bytes[OUTPUT_BYTES_TEXT];

@@ -194,12 +194,13 @@ static void choose_generations(pipeline *p, flight *f)
     if (n_free == 1) (void)sequel_choose(p, f, rounds_now(p));
     if (n_free > 0 || n_flying == p->n_stages) return;
     if (n_flying == 0) admission_press(p);
-    switch (verify_choose(p, f, n_flying)) {
+    bool drafts = turn_allows(p, PATH_DRAFTS), rounds = n_flying == 0 && turn_allows(p, PATH_DECODE);
+    switch (drafts ? verify_choose(p, f, n_flying) : VERIFY_ROUNDS) {
     case VERIFY_STEP:
         one_group(f);
         break;
     case VERIFY_ROUNDS:
-        if (n_flying == 0) choose_free(p, f);
+        if (rounds) choose_free(p, f);
         break;
     case VERIFY_SOON:
         break;
@@ -332,12 +333,19 @@ static void choose_prime(pipeline *p, bool decoding, flight *f)
     p->n_overtaken = passed ? p->n_overtaken + 1 : 0;
 }
 
-void batch_choose(pipeline *p, flight *f)
+static void choose(pipeline *p, flight *f)
 {
     choose_generations(p, f);
     if (f->n_parts > 0) return;
     decoders n = count(p);
-    choose_decode(p, &n, f);
-    if (f->n_parts > 0) return;
+    if (turn_allows(p, PATH_DECODE)) choose_decode(p, &n, f);
+    if (f->n_parts > 0 || !turn_allows(p, PATH_PROMPTS)) return;
     choose_prime(p, n.n_all > 0 || generations_fly(p), f);
+}
+
+void batch_choose(pipeline *p, flight *f)
+{
+    choose(p, f);
+    walk_path path = f->verify ? PATH_DRAFTS : f->prime ? PATH_PROMPTS : PATH_DECODE;
+    f->unsplit = f->n_parts > 0 && turn_asks_unsplit(p, path);
 }

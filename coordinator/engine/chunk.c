@@ -29,7 +29,7 @@ chunk_costs chunk_costs_of(const model_desc *m, const plan *p)
      * layers see as much at every position. */
     uint64_t n_global = model_n_layers_of(m, LAYER_GLOBAL, 0, m->n_layers);
     double key = 2.0 * (double)n_global * m->n_heads * m->n_head;
-    return (chunk_costs){.n_stages = p->cuts.n_stages,
+    return (chunk_costs){.n_stages = p->one_process ? 1 : p->cuts.n_stages,
                          .rows_max = p->rows_max,
                          .attention = row > 0 ? key / (double)row : 0,
                          .overhead = gpu ? OVERHEAD_ROWS_GPU : OVERHEAD_ROWS_CPU};

@@ -165,6 +165,7 @@ typedef struct flight {
     bool overlap;               /* step_doors.overlap when it was issued */
     struct flight *after;       /* the one that goes on after it; NULL: none does, yet */
     bool verify;                /* of generations, each with its drafts */
+    bool unsplit;               /* its rows walk all layers on the primary */
     uint32_t n_parts, n_rows, n_results;
     uint32_t rounds, n_groups, group_end[WIRE_GROUPS_MAX];
     uint32_t n_pieces;          /* groups of all rounds that have come back, since it was issued */
@@ -242,6 +243,16 @@ typedef struct {
     uint32_t *users;            /* [n_blocks of class window] */
 } replay;
 
+/* What a step door decides about (turn.c). */
+typedef enum { PATH_DECODE, PATH_DRAFTS, PATH_PROMPTS } walk_path;
+
+/* Whose turn it is. */
+typedef struct {
+    bool unsplit;               /* the steps in flight, if there are any */
+    bool held;                  /* a step of the kind `wanted` waits until they have landed */
+    bool wanted;
+} walk_turn;
+
 struct pipeline {
     pthread_mutex_t lock;
     pthread_cond_t changed;     /* phase */
@@ -262,6 +273,8 @@ struct pipeline {
     int death_pipe[2];
     int run_block_fd, readback_fd, boundary_fd[STAGES_MAX];
     int journal_fd[STAGES_MAX]; /* of the boundary behind stage s; -1: none */
+    int loan_fd;                /* what stages lend each other; -1: nothing */
+    uint32_t loans;             /* LOAN_..: what for */
     run_block *block;
     trace_run *trace;           /* NULL: none is written */
     readback results;
@@ -271,7 +284,7 @@ struct pipeline {
     engine_phase phase;
     bool closing;
     errmsg failure;             /* why it is dead, once it is */
-    uint32_t n_stages;
+    uint32_t n_stages;          /* processes: the plan's stages, or one that holds them all */
     stage_slot stage[STAGES_MAX];
 
     /* recovery */
@@ -284,6 +297,7 @@ struct pipeline {
 
     /* schedule */
     step_doors step_doors;
+    walk_turn turn;
     session *ready_first, *ready_last; /* sessions that have rows to issue, whose turn comes first */
     uint64_t next_seq, n_counts;
     uint32_t n_overtaken;       /* chunks in a row that passed the oldest prompt by (batch.c) */
@@ -315,6 +329,12 @@ struct pipeline {
     uint32_t *free_readback;    /* stack of free rows */
     uint32_t n_free_readback, n_deferred;
 };
+
+/* The last layer of process s. */
+static inline uint32_t last_layer(const pipeline *p, uint32_t s)
+{
+    return p->plan.stage[p->plan.one_process ? p->plan.cuts.n_stages - 1 : s].layer_end - 1;
+}
 
 /* The person asked to stop: *interrupt, which a signal handler sets. */
 static inline bool interrupt_asked(const pipeline *p)
@@ -377,6 +397,18 @@ void batch_choose(pipeline *p, flight *f);
 
 /* Free-running and verifying steps: KV for as many of n positions more as there is room for; 0: none. */
 uint32_t batch_reserve(session *s, uint32_t n);
+
+/* --- turn.c: split and unsplit steps are never in flight together -------------------------------------- */
+/* Steps of that path walk unsplit now. */
+bool turn_asks_unsplit(const pipeline *p, walk_path path);
+/* Such a step may be chosen: no other kind's turn comes first. */
+bool turn_allows(const pipeline *p, walk_path path);
+/* Nothing is issued before all that is in flight has landed. */
+bool turn_waits(const pipeline *p);
+/* Nothing was found of the kind whose turn it was; false: it was nobody's. */
+bool turn_given_up(pipeline *p);
+/* A step may go now, unsplit or not. False: the turn of steps that are `wanted` comes next. */
+bool turn_take(pipeline *p, bool unsplit, bool wanted);
 
 /* --- verify.c: drafts, and when they are worth a step ------------------------------------------------- */
 /* A generation with drafts begins. */

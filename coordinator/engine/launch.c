@@ -5,8 +5,10 @@
 #include "common/boundary.h"
 #include "common/clock.h"
 #include "common/journal.h"
+#include "common/loan.h"
 #include "common/log.h"
 #include "coordinator/machine/inventory.h"
+#include "coordinator/machine/unsplit.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -18,6 +20,8 @@
 #include "build_id.h"
 
 #define STOP_LIMIT_MS 700u
+#define QUIET_LIMIT_MS 300u /* of it, at most, for loans to be given back */
+#define QUIET_LOOK_US 500u
 /* A stage's own wait on a boundary: the coordinator's supervision is what ends it, this is for a
  * coordinator that lives but has lost sight of the step. */
 #define STAGE_WAIT_LIMIT_MS 3600000u
@@ -33,6 +37,19 @@ static status make_socket(pipeline *p, int type, const char *endpoint, void **ou
     return ST_OK;
 }
 
+/* What stages lend each other, if anything. */
+static status make_loan(pipeline *p, errmsg *e)
+{
+    bool may = unsplit_asked(&p->step_doors) || (p->o.unsplit && unsplit_possible(&p->plan, &p->gpus));
+    loan_layout at;
+    if (p->n_stages == 1) return ST_OK;
+    p->loans = (may ? LOAN_UNSPLIT : 0) | (p->plan.gathered ? LOAN_GATHERED : 0);
+    if (p->loans == 0) return ST_OK;
+    loan_layout_make(&at, p->model, p->n_stages, p->plan.cuts.at, p->plan.n_blocks, p->plan.kv_type,
+                     p->plan.stage[0].device.kind != DEVICE_CUDA);
+    return loan_create(&p->loan_fd, &at, e);
+}
+
 status launch_prepare(pipeline *p, errmsg *e)
 {
     char endpoint[128];
@@ -43,7 +60,7 @@ status launch_prepare(pipeline *p, errmsg *e)
         const char *slash = strrchr(p->model_path, '/');
         TRY(trace_begin(&p->trace, p->o.trace, &p->plan, slash != NULL ? slash + 1 : p->model_path, e));
     }
-    TRY(run_block_create(&p->block, &p->run_block_fd, p->n_stages, e));
+    TRY(run_block_create(&p->block, &p->run_block_fd, p->plan.cuts.n_stages, e));
     TRY(readback_create(&p->results, &p->readback_fd, p->plan.n_readback, p->model->n_vocab,
                         p->plan.n_sessions, e));
     for (uint32_t s = 0; p->n_stages > 1 && s < p->n_stages; s++) {
@@ -53,6 +70,7 @@ status launch_prepare(pipeline *p, errmsg *e)
     }
     for (uint32_t s = 0; p->plan.n_journal_blocks > 0 && s + 1 < p->n_stages; s++)
         TRY(journal_create(&p->journal_fd[s], p->plan.n_journal_blocks, p->model->n_embd, e));
+    TRY(make_loan(p, e));
     p->zmq = zmq_ctx_new();
     if (p->zmq == NULL) return errmsg_set(e, ST_RESOURCES, "zeromq: %s", zmq_strerror(zmq_errno()));
     snprintf(endpoint, sizeof endpoint, "ipc://%s/status", p->dir.path);
@@ -113,6 +131,7 @@ status launch_one(pipeline *p, uint32_t s, errmsg *e)
     if (p->trace != NULL) n = add_fd(fds, n, trace_fd(p->trace));
     n = add_fd(fds, n, journal_in(p, s));
     n = add_fd(fds, n, p->journal_fd[s]);
+    n = add_fd(fds, n, p->loan_fd);
     for (uint32_t i = 0; i < gguf_n_files(p->file); i++) n = add_fd(fds, n, gguf_fd(p->file, i));
     t->start_ns = now_ns();
     if (t->epoch == 1) t->first_start_ns = t->start_ns;
@@ -166,7 +185,7 @@ status launch_config(pipeline *p, uint32_t s, errmsg *e)
                      .edge_epoch = p->edge_epoch,
                      .n_layers = p->model->n_layers,
                      .layer_begin = sp->layer_begin,
-                     .layer_end = sp->layer_end,
+                     .layer_end = last_layer(p, s) + 1,
                      .n_ctx = p->plan.n_ctx,
                      .n_branches = p->plan.n_sessions,
                      .rows_max = p->plan.rows_max,
@@ -185,11 +204,15 @@ status launch_config(pipeline *p, uint32_t s, errmsg *e)
                      .out_fd = boundary_out(p, s),
                      .journal_in_fd = journal_in(p, s),
                      .journal_out_fd = p->journal_fd[s],
+                     .loan_fd = p->loan_fd,
+                     .loans = p->loans,
+                     .n_seam = p->plan.one_process ? p->plan.cuts.n_stages : 1,
                      .n_model_fds = gguf_n_files(p->file),
                      .transport = p->doors.transport,
                      .signal = p->doors.signal,
                      .wait_limit_ms = STAGE_WAIT_LIMIT_MS};
     snprintf(c.build, sizeof c.build, "%s", MEMRA_BUILD_ID);
+    memcpy(c.range, p->plan.cuts.at, sizeof c.range);
     for (uint32_t i = 0; i < c.n_model_fds; i++) c.model_fd[i] = gguf_fd(p->file, i);
     snprintf(c.isa, sizeof c.isa, "%s", p->o.isa != NULL ? p->o.isa : "auto");
     snprintf(c.fault, sizeof c.fault, "%s", p->doors.fault_text);
@@ -198,9 +221,45 @@ status launch_config(pipeline *p, uint32_t s, errmsg *e)
     return launch_send(p, s, WIRE_CONFIG, 0, &c, sizeof c, e);
 }
 
+/* Stage s says that it is quiet, or nothing of use any more. */
+static bool hear_quiet(pipeline *p, uint32_t s)
+{
+    for (;;) {
+        int n = zmq_recv(p->stage[s].socket, p->frame, p->frame_bytes, ZMQ_DONTWAIT);
+        if (n < 0) return child_reap(&p->stage[s].process);
+        if ((uint64_t)n > p->frame_bytes || !wire_valid(p->frame, (uint64_t)n)) continue;
+        if (wire_head(p->frame)->kind == WIRE_QUIESCED || wire_head(p->frame)->kind == WIRE_FAULT) return true;
+    }
+}
+
+/* What one has borrowed it gives back before another frees it. */
+static void give_back_loans(pipeline *p)
+{
+    bool waits[STAGES_MAX] = {false};
+    uint32_t n = 0;
+    uint64_t deadline = now_ns() + QUIET_LIMIT_MS * NS_PER_MS;
+    for (uint32_t s = 0; p->loan_fd >= 0 && s < p->n_stages; s++) {
+        stage_slot *t = &p->stage[s];
+        errmsg ignored = {0};
+        if (t->process.pid == 0 || !t->loaded || t->state != SLOT_RUNNING) continue;
+        if (launch_send(p, s, WIRE_QUIESCE, 0, NULL, 0, &ignored) != ST_OK || t->mute) continue;
+        waits[s] = true;
+        n++;
+    }
+    while (n > 0 && now_ns() < deadline) {
+        for (uint32_t s = 0; s < p->n_stages; s++) {
+            if (!waits[s] || !hear_quiet(p, s)) continue;
+            waits[s] = false;
+            n--;
+        }
+        if (n > 0) usleep(QUIET_LOOK_US);
+    }
+}
+
 void launch_stop(pipeline *p)
 {
     uint64_t deadline = now_ns() + STOP_LIMIT_MS * NS_PER_MS;
+    give_back_loans(p);
     for (uint32_t s = 0; s < p->n_stages; s++) {
         stage_slot *t = &p->stage[s];
         if (t->process.pid == 0) continue;
@@ -246,6 +305,7 @@ void launch_release(pipeline *p)
     close_fd(&p->death_pipe[1]);
     close_fd(&p->run_block_fd);
     close_fd(&p->readback_fd);
+    close_fd(&p->loan_fd);
     run_block_unmap(p->block);
     trace_end(p->trace);
     p->trace = NULL;

@@ -6,6 +6,7 @@
 #include "coordinator/machine/inventory.h"
 #include "coordinator/engine/kvbooks.h"
 #include "coordinator/machine/placement.h"
+#include "coordinator/machine/unsplit.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -62,7 +63,6 @@ static status open_model(pipeline *p, uint64_t *in_memory, errmsg *e)
 
 static status read_and_plan(pipeline *p, errmsg *e)
 {
-    TRY(doors_unsplit(&p->doors, p->doors.n_stages, e));
     TRY(placement_resolve(&p->doors, &p->gpus, p->o.stage_program, e));
     uint64_t in_memory;
     TRY(open_model(p, &in_memory, e));
@@ -70,10 +70,13 @@ static status read_and_plan(pipeline *p, errmsg *e)
     if (p->model == NULL) return errmsg_set(e, ST_RESOURCES, "no memory for the model description");
     TRY(model_read(p->model, p->file, e));
     TRY(placement_plan(&p->plan, p->model, &p->doors, &p->o.plan, e));
+    TRY(unsplit_check(&p->plan, &p->gpus, &p->doors, &p->step_doors, e));
+    TRY(unsplit_check_shard(&p->plan, &p->gpus, &p->doors, e));
+    TRY(unsplit_check_streams(&p->plan, &p->gpus, &p->doors, e));
     TRY(placement_fits(&p->plan, &p->gpus, e));
     uint64_t available = inventory_memory_available();
     TRY(plan_fits(&p->plan, p->model, available > 0 ? available + in_memory : 0, e));
-    p->n_stages = p->plan.cuts.n_stages;
+    p->n_stages = p->plan.one_process ? 1 : p->plan.cuts.n_stages;
     if (p->plan.cuts.moved) log_info("an even cut was moved off a place where this model cannot be cut");
     return ST_OK;
 }
@@ -135,7 +138,7 @@ static pipeline *make_empty(const pipeline_options *o, const volatile int *inter
     if (p->o.restarts > RESTARTS_MAX) p->o.restarts = RESTARTS_MAX;
     p->edge_epoch = 1;
     p->interrupt = interrupt;
-    p->dir.lock_fd = p->wake_fd = p->run_block_fd = p->readback_fd = -1;
+    p->dir.lock_fd = p->wake_fd = p->run_block_fd = p->readback_fd = p->loan_fd = -1;
     p->death_pipe[0] = p->death_pipe[1] = -1;
     for (uint32_t s = 0; s < STAGES_MAX; s++) {
         p->boundary_fd[s] = p->journal_fd[s] = -1;
@@ -277,9 +280,13 @@ void pipeline_forget_prefixes(pipeline *p)
     pthread_mutex_unlock(&p->lock);
 }
 
-void pipeline_set_step_doors(pipeline *p, const step_doors *d)
+status pipeline_set_step_doors(pipeline *p, const step_doors *d, errmsg *e)
 {
+    TRY(unsplit_check(&p->plan, &p->gpus, &p->doors, d, e));
+    if (p->n_stages > 1 && unsplit_asked(d) && (p->loans & LOAN_UNSPLIT) == 0)
+        return errmsg_set(e, ST_USAGE, "this pipeline was opened for no unsplit walk: its stages lend nothing");
     pthread_mutex_lock(&p->lock);
     p->step_doors = *d;
     pthread_mutex_unlock(&p->lock);
+    return ST_OK;
 }

@@ -63,6 +63,19 @@ static status quiesce_others(pipeline *p, errmsg *e)
     return ST_OK;
 }
 
+/* The weights of all were lost with the first stage: the others start again with it. */
+static status lose_readers(pipeline *p, const errmsg *why, errmsg *e)
+{
+    for (uint32_t s = 1; s < p->n_stages; s++) {
+        errmsg because = {0};
+        if (p->stage[s].state == SLOT_PAUSED) continue;
+        errmsg_set(&because, ST_STAGE_LOST, "stage %u (pid %d) ends with its weights: %.400s", s,
+                   p->stage[s].pid, why->text);
+        TRY(recover_lost(p, s, &because, e));
+    }
+    return ST_OK;
+}
+
 status recover_lost(pipeline *p, uint32_t s, const errmsg *why, errmsg *e)
 {
     stage_slot *t = &p->stage[s];
@@ -82,6 +95,7 @@ status recover_lost(pipeline *p, uint32_t s, const errmsg *why, errmsg *e)
     t->empty = true;
     p->replay.begun = false;
     p->phase = PHASE_RECOVERING;
+    if (s == 0 && p->plan.gathered) TRY(lose_readers(p, why, e));
     admission_forget(p); /* what is in no open session's table is not replayed */
     return quiesce_others(p, e);
 }
@@ -96,6 +110,14 @@ static uint64_t pause_ns(const pipeline *p, const stage_slot *t)
     return (ms < PAUSE_MAX_MS ? ms : PAUSE_MAX_MS) * NS_PER_MS;
 }
 
+/* Memory of the dead is free when whoever has borrowed of it is quiet. */
+static bool loans_are_back(const pipeline *p)
+{
+    for (uint32_t s = 0; p->loan_fd >= 0 && s < p->n_stages; s++)
+        if (p->stage[s].state == SLOT_QUIESCING) return false;
+    return true;
+}
+
 static status replace(pipeline *p, uint32_t s, errmsg *e)
 {
     stage_slot *t = &p->stage[s];
@@ -105,7 +127,7 @@ static status replace(pipeline *p, uint32_t s, errmsg *e)
         t->start_at_ns = t->reaped_ns + pause_ns(p, t);
         t->state = SLOT_PAUSED;
     }
-    if (t->state == SLOT_PAUSED && now_ns() >= t->start_at_ns) {
+    if (t->state == SLOT_PAUSED && now_ns() >= t->start_at_ns && loans_are_back(p)) {
         TRY(launch_one(p, s, e));
         t->state = SLOT_LOADING;
     }

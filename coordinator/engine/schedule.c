@@ -121,7 +121,7 @@ static flight *free_flight(pipeline *p)
 static void clear(flight *f)
 {
     f->seq = 0;
-    f->prime = f->free_running = f->verify = false;
+    f->prime = f->free_running = f->verify = f->unsplit = false;
     f->short_for_drafts = f->alone = f->goes_on = false;
     f->after = NULL;
     f->crowd = (worth_crowd){0};
@@ -254,6 +254,7 @@ static status make_body(pipeline *p, flight *f, errmsg *e)
     if (f->prime) d.step->flags |= STEP_PRIME;
     if (f->verify && f->n_rows > f->n_parts) d.step->flags |= STEP_VERIFY;
     if (f->goes_on) d.step->flags |= STEP_GOES_ON;
+    if (f->unsplit) d.step->flags |= STEP_UNSPLIT;
     if (p->step_doors.overlap) d.step->flags |= STEP_OVERLAP;
     if (p->step_doors.prime_pipe) d.step->flags |= STEP_PRIME_PIPE;
     if (p->step_doors.overlap) d.step->slot = p->next_slot;
@@ -311,14 +312,18 @@ static status slide(const flight *f, const flight_part *part, errmsg *e)
     return kvbooks_slide(part->r->session, first, f->free_running ? part->rounds : part->n_rows, e);
 }
 
-static status issue(pipeline *p, flight *f, errmsg *e)
+/* Issue f, or what has to go before it. *wait: nothing may go now. */
+static status issue(pipeline *p, flight *f, bool *wait, errmsg *e)
 {
+    bool wanted = f->unsplit;
     for (uint32_t k = 0; k < f->n_parts; k++) TRY(slide(f, &f->part[k], e));
-    if (p->n_kv_ops > WIRE_KV_OPS_MAX) { /* they go alone; the rows when their turn comes again */
-        sequel_give_up(p, f);
-        clear(f);
-        return send_step(p, f, e);
-    }
+    /* Operations go alone; the rows when their turn comes again. */
+    bool alone = p->n_kv_ops > WIRE_KV_OPS_MAX || (f->unsplit && p->n_kv_ops > 0);
+    bool goes = !alone && f->n_parts > 0, unsplit = goes && f->unsplit;
+    *wait = !turn_take(p, unsplit, wanted);
+    if (*wait || !goes) sequel_give_up(p, f);
+    if (!goes) clear(f);
+    if (*wait) return ST_OK;
     TRY(send_step(p, f, e));
     issued(p, f);
     return ST_OK;
@@ -327,18 +332,17 @@ static status issue(pipeline *p, flight *f, errmsg *e)
 status schedule_issue(pipeline *p, errmsg *e)
 {
     admission_run(p);
-    while (p->n_flights < p->window) {
+    while (p->n_flights < p->window && !turn_waits(p)) {
         flight *f = free_flight(p);
+        bool wait = false;
         CHECK(f != NULL);
         clear(f);
         batch_choose(p, f);
-        if (f->n_parts == 0 && !admission_needs_ops(p)) return ST_OK;
-        if (f->n_parts == 0) {
-            clear(f);
-            TRY(send_step(p, f, e));
-        } else {
-            TRY(issue(p, f, e));
-        }
+        if (f->n_parts > 0 || admission_needs_ops(p))
+            TRY(issue(p, f, &wait, e));
+        else if (!turn_given_up(p))
+            return ST_OK;
+        if (wait) return ST_OK;
     }
     return ST_OK;
 }

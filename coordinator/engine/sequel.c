@@ -57,7 +57,7 @@ static void follow(flight *k, flight *f, uint32_t rounds)
 bool sequel_choose(pipeline *p, flight *f, uint32_t rounds)
 {
     flight *k = last_free_running(p);
-    if (p->n_stages == 1 || k == NULL || k->after != NULL || k->goes_on) return false;
+    if (p->n_stages == 1 || k == NULL || k->after != NULL || k->goes_on || k->unsplit) return false;
     if (k->rounds == 1) return false; /* its results may lie with the last stage until that has more to do */
     if (k->seq + 1 != p->next_seq || p->n_kv_ops > WIRE_KV_OPS_MAX / 2) return false;
     if (p->ready_first != NULL || p->waiting != NULL || k->overlap != p->step_doors.overlap) return false;

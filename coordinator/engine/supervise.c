@@ -68,7 +68,7 @@ static status lost(pipeline *p, uint32_t s, errmsg *e)
     if (gguf_unchanged(p->file, &changed) != ST_OK) hint = "; its model file changed on disk";
     return errmsg_set(e, ST_STAGE_LOST, "stage %u (pid %d, layers %u-%u) was lost %s: %s%s", s,
                       t->pid, p->plan.stage[s].layer_begin,
-                      p->plan.stage[s].layer_end - 1, phase_words(p, s), how, hint);
+                      last_layer(p, s), phase_words(p, s), how, hint);
 }
 
 /* Time that a watched word has stood still, bounded by what we ourselves were awake for. */
@@ -128,7 +128,7 @@ static status standing(pipeline *p, uint32_t s, const char *what, uint64_t still
                       "stage %u (pid %d, layers %u-%u) %s for %.1f s %s, %.1f s after its start (limit "
                       "%.1f s, %s)%s",
                       s, t->pid, p->plan.stage[s].layer_begin,
-                      p->plan.stage[s].layer_end - 1, what, (double)still_ns / NS_PER_S,
+                      last_layer(p, s), what, (double)still_ns / NS_PER_S,
                       phase_words(p, s), (double)(now_ns() - t->start_ns) / NS_PER_S,
                       (double)limit_ns / NS_PER_S, flag, stopped);
 }

@@ -8,6 +8,8 @@
  *
  *   together            all doors open
  *   together, one slot  without MEMRA_PP_OVERLAP
+ *   together, unsplit   rows that are stepped or generated on the first stage alone (MEMRA_BATCH_PP=0),
+ *                       beside prompts that are split
  *   sharing prefixes    the KV blocks of what their prompts begin with, which a session before them has
  *                       walked; where that fills a block, and no layer has a window
  *
@@ -34,7 +36,7 @@ typedef struct {
     uint32_t *tokens;                     /* [GATE_SESSIONS, n_prompt]: the prompts, and on */
     uint32_t n_shared;                    /* of these all prompts begin with the same */
     uint32_t n_prompt[GATE_SESSIONS], n_generate[GATE_SESSIONS];
-    uint64_t n_rows;                      /* of all sessions */
+    uint64_t n_rows, n_prompt_rows;       /* of all sessions */
     gate_record reference, got;           /* the steps: GATE_SESSIONS * n_decode rows */
     uint32_t *tokens_reference, *tokens_got; /* [GATE_SESSIONS, 1 + burst]: drawn elsewhere */
 } work;
@@ -42,6 +44,7 @@ typedef struct {
 /* How the sessions are walked. All zero: as the arms are meant to. */
 typedef struct {
     bool one_slot;
+    bool unsplit;
     bool one_by_one;   /* session after session */
     bool stepped;      /* generations step by step */
     bool swapped;      /* two sessions have each other's prompts */
@@ -128,6 +131,13 @@ static void *walker_main(void *arg)
     return NULL;
 }
 
+static step_doors doors_of(const work *w, const way *how)
+{
+    step_doors d = gate_doors(w->g, gate_chunk(w->g), true, !how->one_slot);
+    d.batch_pp = !how->unsplit;
+    return d;
+}
+
 /* What all prompts begin with, by a session that is gone when the others come. */
 static status walk_prefix(work *w, pipeline *p, errmsg *e)
 {
@@ -148,8 +158,8 @@ static status walk(work *w, pipeline *p, const way *how, errmsg *e)
     walker x[GATE_SESSIONS];
     pthread_t thread[GATE_SESSIONS];
     bool started[GATE_SESSIONS] = {false};
-    step_doors d = gate_doors(w->g, gate_chunk(w->g), true, !how->one_slot);
-    pipeline_set_step_doors(p, &d);
+    step_doors d = doors_of(w, how);
+    TRY(pipeline_set_step_doors(p, &d, e));
     gate_record_clear(&w->got);
     if (how->sharing) TRY(walk_prefix(w, p, e));
     for (uint32_t i = 0; i < GATE_SESSIONS; i++) {
@@ -212,6 +222,8 @@ static status arm_walk(work *w, pipeline *p, gate_arm *a, uint32_t n_stages, con
                          .row_bytes = w->g->model.row_bytes,
                          .rows = w->n_rows + (as->sharing ? w->n_shared : 0) - a->shared_rows,
                          .free_running = true,
+                         .rows_alone = as->unsplit ? w->n_rows - w->n_prompt_rows : 0,
+                         .decode_alone = as->unsplit,
                          .slots = n_stages == 1 || as->one_slot ? SLOTS_FIRST_ONLY : SLOTS_BOTH};
         gate_counts_check(a, p, &before, &x);
         if (complete(a, as)) return ST_OK;
@@ -238,6 +250,7 @@ static status arm_run(work *w, pipeline *p, gate_arm *a, uint32_t n_stages, cons
 
 static const way together = {0};
 static const way one_slot = {.one_slot = true};
+static const way unsplit = {.unsplit = true};
 static const way sharing = {.sharing = true};
 
 static bool can_share(const work *w, const pipeline *p)
@@ -249,12 +262,14 @@ static status arms_run(void *ctx, pipeline *p, errmsg *e)
 {
     work *w = ctx;
     uint32_t n_stages = pipeline_plan(p)->cuts.n_stages;
+    step_doors d = doors_of(w, &unsplit);
     const struct {
         const char *name;
         const way *how;
         bool runs;
     } arms[] = {{"together", &together, true},
                 {"together, one slot", &one_slot, n_stages > 1},
+                {"together, unsplit", &unsplit, gate_may_unsplit(w->g, p, &d)},
                 {"sharing prefixes", &sharing, can_share(w, p)}};
     for (uint32_t i = 0; i < sizeof arms / sizeof *arms; i++) {
         gate_arm a;
@@ -295,6 +310,7 @@ typedef struct {
     const char *broken, *fault;
     bool one_stage;
     way how;
+    bool unsplit;      /* it is judged as an unsplit arm */
     const char *because;
 } canary;
 
@@ -320,6 +336,12 @@ static const canary canaries[] = {
      .how = {.sharing = true, .closed = true},
      .because = "no session took over another's blocks"},
     {.broken = "one stage runs where several should", .one_stage = true, .because = "expected"},
+    {.broken = "the last stage flips one bit of an unsplit step that it was handed",
+     .fault = "stage=1,at=decode,kind=corrupt",
+     .how.unsplit = true,
+     .unsplit = true,
+     .because = "differ"},
+    {.broken = "decode walks split where it should walk unsplit", .unsplit = true, .because = "expected"},
 };
 
 static status canary_run(work *w, const gate_cuts *c, const canary *k, errmsg *e)
@@ -327,13 +349,14 @@ static status canary_run(work *w, const gate_cuts *c, const canary *k, errmsg *e
     gate_cuts one = gate_cuts_even(1);
     pipeline *p;
     gate_arm a;
-    gate_arm_begin(&a, "batch", k->how.sharing ? "sharing prefixes" : "together");
-    gate_setup setup = {.fault = k->fault, .n_sessions = GATE_SESSIONS};
+    const way *as = k->unsplit ? &unsplit : k->how.sharing ? &sharing : &together;
+    gate_arm_begin(&a, "batch", k->unsplit ? "together, unsplit" : k->how.sharing ? "sharing prefixes" : "together");
+    gate_setup setup = {.fault = k->fault, .n_sessions = GATE_SESSIONS, .unsplit = true};
     TRY(gate_pipe_open(&p, w->g, k->one_stage ? &one : c, &setup, e));
     a.cuts = pipeline_plan(p)->cuts;
     bool runs = !k->how.sharing || can_share(w, p);
     status s = ST_OK;
-    if (runs) s = arm_run(w, p, &a, c->n_stages, &k->how, k->how.sharing ? &sharing : &together, e);
+    if (runs) s = arm_run(w, p, &a, c->n_stages, &k->how, as, e);
     pipeline_close(p);
     if (s == ST_OK && runs) gate_report_canary(w->g->report, &a, k->broken, k->because);
     return s;
@@ -355,6 +378,7 @@ static status work_open(work *w, const gate_context *g, errmsg *e)
     for (uint32_t i = 0; i < GATE_SESSIONS; i++) {
         w->n_prompt[i] = 1 + (g->n_prompt - 1) * (i + 1) / GATE_SESSIONS;
         w->n_generate[i] = burst - burst * i / (2 * GATE_SESSIONS);
+        w->n_prompt_rows += w->n_prompt[i];
         w->n_rows += w->n_prompt[i] + g->n_decode + w->n_generate[i];
     }
     w->tokens = malloc(n_tokens * sizeof *w->tokens);
@@ -389,7 +413,7 @@ status gate_batch(const gate_context *g, errmsg *e)
     uint32_t n_cuts;
     const gate_run run = {.g = g,
                           .gate = "batch",
-                          .setup = {.n_sessions = GATE_SESSIONS},
+                          .setup = {.n_sessions = GATE_SESSIONS, .unsplit = true},
                           .ctx = &w,
                           .reference = reference_walk,
                           .arms = arms_run,

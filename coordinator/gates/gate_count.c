@@ -85,27 +85,52 @@ static void judge_end(judge *j, const end_counts *c, const gate_expect *x, bool 
     snprintf(what, sizeof what, "bytes %s", side);
     must_be(j, c->bytes, rows_cross ? x->rows * x->row_bytes : 0, what, from, to);
     snprintf(what, sizeof what, "crossings %s", side);
-    must_be(j, c->slot[0] + c->slot[1], rows_cross ? x->steps : 0, what, from, to);
+    uint64_t n = c->slot[0] + c->slot[1];
+    /* Operations that go ahead of unsplit steps cross without rows. */
+    if (x->rows_alone == 0 || !rows_cross || n < x->steps)
+        must_be(j, n, rows_cross ? x->steps : 0, what, from, to);
     if (rows_cross) judge_slots(j, c, x->slots, from, to);
 }
 
-/* A step of several sessions is one in every stage, and walks them all. */
-static void judge_batches(judge *j, const stage_snapshot *b, const stage_snapshot *a, uint32_t n_stages,
+/* Steps of one kind that a stage counts, and those of them that walked split. */
+static void judge_steps(judge *j, uint64_t n, uint64_t n_split, const gate_expect *x, bool alone, uint32_t s,
+                        const char *what, const char *what_split)
+{
+    if (alone && s > 0) must_be(j, n, 0, what, s, s);
+    must_be(j, n_split, x->n_stages > 1 && !alone ? n : 0, what_split, s, s);
+}
+
+/* A step of several sessions is one in every stage that walks it. */
+static void judge_batches(judge *j, const stage_snapshot *b, const stage_snapshot *a, const gate_expect *x,
                           uint32_t s)
 {
-    uint64_t decode = a->n_batches - b->n_batches, prime = a->n_prime_batches - b->n_prime_batches;
-    must_be(j, a->n_batches_split - b->n_batches_split, n_stages > 1 ? decode : 0,
-            "batches that walked split", s, s);
-    must_be(j, a->n_prime_batches_split - b->n_prime_batches_split, n_stages > 1 ? prime : 0,
-            "prompt batches that walked split", s, s);
+    judge_steps(j, a->n_batches - b->n_batches, a->n_batches_split - b->n_batches_split, x, x->decode_alone,
+                s, "batches", "batches that walked split");
+    judge_steps(j, a->n_prime_batches - b->n_prime_batches,
+                a->n_prime_batches_split - b->n_prime_batches_split, x, x->prompts_alone, s,
+                "prompt batches", "prompt batches that walked split");
 }
 
 static void judge_verifies(judge *j, const stage_snapshot *b, const stage_snapshot *a,
                            const gate_expect *x, uint32_t s)
 {
-    must_be(j, a->n_verifies - b->n_verifies, x->n_verifies, "steps that verified drafts", s, s);
-    must_be(j, a->n_verifies_split - b->n_verifies_split, x->n_stages > 1 ? x->n_verifies : 0,
-            "steps that verified drafts and walked split", s, s);
+    uint64_t n = a->n_verifies - b->n_verifies;
+    must_be(j, n, x->drafts_alone && s > 0 ? 0 : x->n_verifies, "steps that verified drafts", s, s);
+    judge_steps(j, n, a->n_verifies_split - b->n_verifies_split, x, x->drafts_alone, s,
+                "steps that verified drafts", "steps that verified drafts and walked split");
+}
+
+/* Only the first stage walks steps for all, and it does where it should. */
+static void judge_unsplit(judge *j, const stage_snapshot *b, const stage_snapshot *a,
+                          const gate_expect *x, uint32_t s)
+{
+    uint64_t n = a->n_unsplit - b->n_unsplit;
+    if (s > 0 || x->rows_alone == 0) {
+        must_be(j, n, 0, "steps walked unsplit", s, s);
+    } else if (n == 0) {
+        j->right = false;
+        if (j->arm != NULL) gate_arm_red(j->arm, "stage 0 walked no step unsplit");
+    }
 }
 
 /* The ends of a boundary where the schedule decides how much crosses it. */
@@ -130,10 +155,12 @@ static bool judge_all(gate_arm *arm, const gate_counts *b, const gate_counts *a,
     for (uint32_t s = 0; s < x->n_stages; s++) {
         const stage_snapshot *before = s < b->n_stages ? &b->stage[s] : &nothing;
         const stage_snapshot *after = s < a->n_stages ? &a->stage[s] : &nothing;
-        must_be(&j, after->n_rows - before->n_rows, x->rows, "rows", s, s);
+        must_be(&j, after->n_rows - before->n_rows, x->rows - (s > 0 ? x->rows_alone : 0), "rows", s, s);
         if (!x->free_running)
-            must_be(&j, after->n_chunks - before->n_chunks, x->chunks, "prompt chunks", s, s);
-        judge_batches(&j, before, after, x->n_stages, s);
+            must_be(&j, after->n_chunks - before->n_chunks, x->chunks - (s > 0 ? x->chunks_alone : 0),
+                    "prompt chunks", s, s);
+        judge_batches(&j, before, after, x, s);
+        judge_unsplit(&j, before, after, x, s);
         if (x->verifies) judge_verifies(&j, before, after, x, s);
         if (x->n_stages == 1) continue;
         uint32_t next = (s + 1) % x->n_stages;
@@ -162,6 +189,7 @@ static void fill(gate_arm *arm, const gate_counts *b, const gate_counts *a)
         arm->batches += a->stage[s].n_batches - b->stage[s].n_batches;
         arm->prime_batches += a->stage[s].n_prime_batches - b->stage[s].n_prime_batches;
         arm->verifies += a->stage[s].n_verifies - b->stage[s].n_verifies;
+        arm->unsplit += a->stage[s].n_unsplit - b->stage[s].n_unsplit;
         arm->rounds += a->stage[s].n_free_rounds - b->stage[s].n_free_rounds;
     }
 }

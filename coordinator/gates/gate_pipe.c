@@ -191,7 +191,11 @@ static status doors_for(doors *out, const doors *given, const gate_cuts *c, cons
     out->split_old = false;
     out->n_cuts = c->splits == SPLITS_LIST ? c->n_stages - 1 : 0;
     memcpy(out->cut, c->cut, sizeof out->cut);
+    out->step.batch_pp = out->step.spec_pp = out->step.prime_pp = true; /* the gates' own to flip */
     doors_deal_devices(out);
+    out->streams = !setup->one_stream;
+    if (setup->one_stream) out->transport = TRANSPORT_AUTO;
+    if (setup->one_stream) out->signal = SIGNAL_AUTO;
     if (setup->transport != TRANSPORT_AUTO) out->transport = setup->transport;
     if (setup->signal != SIGNAL_AUTO) out->signal = setup->signal;
     if (c->n_stages == 1) {
@@ -215,6 +219,7 @@ status gate_pipe_open(pipeline **out, const gate_context *g, const gate_cuts *c,
     o.doors = &d;
     o.called = setup->called;
     o.on_progress = NULL;
+    o.unsplit = setup->unsplit;
     if (o.plan.n_ctx == 0) o.plan.n_ctx = (uint32_t)gate_positions(g);
     o.restarts = setup->restarts;
     if (o.restarts > 0) o.restart_window_ms = 1; /* a gate's kills are no sign of anything */
@@ -238,10 +243,20 @@ uint32_t gate_chunk(const gate_context *g)
 step_doors gate_doors(const gate_context *g, uint32_t chunk, bool pipe, bool overlap)
 {
     step_doors d = g->common->doors.step;
+    d.batch_pp = d.spec_pp = d.prime_pp = true;
     d.prime_chunk = chunk;
     d.prime_pipe = pipe;
     d.overlap = overlap;
     return d;
+}
+
+bool gate_may_unsplit(const gate_context *g, pipeline *p, const step_doors *d)
+{
+    errmsg why = {0};
+    if (pipeline_plan(p)->cuts.n_stages == 1) return false;
+    if (pipeline_set_step_doors(p, d, &why) == ST_OK) return true;
+    gate_report_note(g->report, "left out: %s", why.text);
+    return false;
 }
 
 bool gate_may_try(const gate_arm *a, uint64_t begin_ns)

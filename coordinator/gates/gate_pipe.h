@@ -20,6 +20,8 @@ typedef struct {
     uint32_t n_chunk;    /* rows of the largest step; 0: the gate's prompt */
     uint32_t n_sessions; /* 0: one */
     uint32_t restarts;   /* of a stage; 0: a lost stage is the arm's red */
+    bool unsplit;        /* arms may ask for unsplit walks */
+    bool one_stream;     /* MEMRA_PP_STREAMS=0 */
     uint32_t hang_ms;    /* at most so long may a stage stand still; 0: as asked */
 } gate_setup;
 
@@ -50,8 +52,12 @@ MUST_USE status gate_pipe_open(pipeline **out, const gate_context *g, const gate
  * third of the prompt (with fewer chunks stages need not meet). */
 uint32_t gate_chunk(const gate_context *g);
 
-/* Step doors with everything on and this chunk length. */
+/* Step doors with everything on, nothing unsplit, and this chunk length. */
 step_doors gate_doors(const gate_context *g, uint32_t chunk, bool pipe, bool overlap);
+
+/* Whether p, which was opened with `unsplit`, may walk as d says; if not, a remark says why. With one
+ * stage there is nothing to ask for: false. */
+bool gate_may_unsplit(const gate_context *g, pipeline *p, const step_doors *d);
 
 /* May this arm, begun at begin_ns, be walked (once more)? See gate.h. */
 bool gate_may_try(const gate_arm *a, uint64_t begin_ns);

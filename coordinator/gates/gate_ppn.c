@@ -1,11 +1,12 @@
 /* ppn: one stage = N stages, whatever the cuts; serial = pipelined = flipped between two steps.
  *
  * The work, in rows: a prompt in chunks, greedy decode, sampled decode, then a burst of given
- * tokens as deferred steps, several in flight. Three arms per pipeline:
+ * tokens as deferred steps, several in flight. Arms over every set of cuts:
  *
  *   serial     overlap off, one step in flight: slot 0 alone, no stage meets another
  *   pipelined  both on: both slots, and stages must meet inside their layers, in prompt and burst
  *   flipped    both doors change between steps, while deferred steps are in flight
+ *   one stream all stages in one process, their boundaries copies on its one queue: nobody can meet
  *
  * The reference walks the serial way with the door shut, and once more the pipelined way. */
 #include "common/clock.h"
@@ -22,12 +23,13 @@
 
 typedef struct {
     const char *name;
-    bool pipelined, flips;
+    bool pipelined, flips, one_stream;
 } way;
 
 static const way serial = {.name = "serial"};
 static const way pipelined = {.name = "pipelined", .pipelined = true};
 static const way flipped = {.name = "flipped", .flips = true};
+static const way one_stream = {.name = "one stream", .pipelined = true, .one_stream = true};
 
 /* What one gate holds. */
 typedef struct {
@@ -50,10 +52,10 @@ static uint64_t overlaps_now(const pipeline *p)
     return gate_counts_overlaps(&c);
 }
 
-static void set_doors(pipeline *p, const work *w, bool on)
+static status set_doors(pipeline *p, const work *w, bool on, errmsg *e)
 {
     step_doors d = gate_doors(w->g, w->chunk, on, on);
-    pipeline_set_step_doors(p, &d);
+    return pipeline_set_step_doors(p, &d, e);
 }
 
 static status walk_prompt(work *w, pipeline *p, session *s, const way *how, uint32_t *next,
@@ -61,11 +63,11 @@ static status walk_prompt(work *w, pipeline *p, session *s, const way *how, uint
 {
     uint32_t n = w->g->n_prompt;
     uint32_t first = how->flips ? n / 2 : n;
-    set_doors(p, w, how->pipelined || how->flips);
+    TRY(set_doors(p, w, how->pipelined || how->flips, e));
     TRY(session_prime(s, w->tokens, first, gate_record_rows(&w->got, 0, first), next, e));
     done->chunks += (first + w->chunk - 1) / w->chunk;
     if (first < n) {
-        set_doors(p, w, false);
+        TRY(set_doors(p, w, false, e));
         TRY(session_prime(s, w->tokens + first, n - first,
                           gate_record_rows(&w->got, first, n - first), next, e));
         done->chunks += (n - first + w->chunk - 1) / w->chunk;
@@ -79,7 +81,7 @@ static status walk_decode(work *w, pipeline *p, session *s, const way *how, uint
                           uint32_t *next, walked *done, errmsg *e)
 {
     for (uint32_t i = 0; i < w->g->n_decode; i++) {
-        if (how->flips) set_doors(p, w, i % 2 == 0);
+        if (how->flips) TRY(set_doors(p, w, i % 2 == 0, e));
         TRY(session_step(s, *next, gate_record_rows(&w->got, row + i, 1), next, e));
         w->got.tokens[row + i] = *next;
         done->steps++;
@@ -96,7 +98,7 @@ static status walk_burst(work *w, pipeline *p, session *s, const way *how, uint3
     status st = ST_OK;
     while (drained < w->n_burst) {
         while (issued < w->n_burst && issued - drained < most) {
-            if (how->flips) set_doors(p, w, issued % 3 != 0);
+            if (how->flips) TRY_DONE(st, set_doors(p, w, issued % 3 != 0, e));
             TRY_DONE(st, session_step_deferred(s, w->tokens[w->g->n_prompt + issued],
                                                &in_flight[issued % IN_FLIGHT_MAX], e));
             issued++;
@@ -143,12 +145,22 @@ done:
 
 /* --- arms ---------------------------------------------------------------------------------- */
 
+static void check_one_process(gate_arm *a, const pipeline *p)
+{
+    stage_snapshot first, other;
+    pipeline_stage(p, 0, &first);
+    for (uint32_t s = 1; s < pipeline_plan(p)->cuts.n_stages; s++) {
+        pipeline_stage(p, s, &other);
+        if (other.pid != first.pid) gate_arm_red(a, "stage %u is in a process of its own", s);
+    }
+}
+
 /* Walk `how` on p, which should be of n_stages; `as` is what the arm is judged as. */
 static status arm_walk(work *w, pipeline *p, gate_arm *a, uint32_t n_stages, const way *how,
                        const way *as, errmsg *e)
 {
-    bool must_meet = n_stages > 1 && as->pipelined;
-    bool may_meet = n_stages > 1 && (as->pipelined || as->flips);
+    bool must_meet = n_stages > 1 && as->pipelined && !as->one_stream;
+    bool may_meet = n_stages > 1 && (as->pipelined || as->flips) && !as->one_stream;
     walked done;
     uint64_t in_prompt = 0, in_burst = 0; /* over all tries */
     uint64_t begin = now_ns();
@@ -165,6 +177,7 @@ static status arm_walk(work *w, pipeline *p, gate_arm *a, uint32_t n_stages, con
                          .steps = done.steps,
                          .slots = may_meet ? SLOTS_BOTH : SLOTS_FIRST_ONLY};
         gate_counts_check(a, p, &before, &x);
+        if (as->one_stream) check_one_process(a, p);
         if (!may_meet && a->overlaps > 0)
             gate_arm_red(a, "stages met inside their layers %llu times, and should not",
                          (unsigned long long)a->overlaps);
@@ -206,6 +219,32 @@ static status arms_run(void *ctx, pipeline *p, errmsg *e)
     TRY(arm_report(w, p, &serial, e));
     TRY(arm_report(w, p, &pipelined, e));
     return arm_report(w, p, &flipped, e);
+}
+
+/* All stages on one stream, where they are on one device. */
+static status one_stream_run(void *ctx, const gate_cuts *c, errmsg *e)
+{
+    work *w = ctx;
+    const gate_setup setup = {.n_chunk = w->chunk, .one_stream = true};
+    pipeline *p;
+    gate_arm a;
+    errmsg why = {0};
+    status s = gate_pipe_open(&p, w->g, c, &setup, &why);
+    if (s == ST_BAD_DOOR) {
+        gate_report_note(w->g->report, "left out: %s", why.text);
+        return ST_OK;
+    }
+    gate_arm_begin(&a, "ppn", "%s", one_stream.name);
+    if (s != ST_OK) {
+        TRY(gate_arm_not_started(&a, c->n_stages, s, &why, e));
+    } else {
+        a.cuts = pipeline_plan(p)->cuts;
+        s = arm_run(w, p, &a, c->n_stages, &one_stream, &one_stream, e);
+        pipeline_close(p);
+        TRY(s);
+    }
+    gate_report_arm(w->g->report, &a);
+    return ST_OK;
 }
 
 /* The reference is an arm too: its counters must be right, and have arrived before the next arm's
@@ -260,11 +299,20 @@ static const canary canaries[] = {
      .how = &pipelined,
      .as = &serial,
      .because = "slot 1"},
+    {.broken = "stages have processes of their own where one stream should hold them",
+     .how = &pipelined,
+     .as = &one_stream,
+     .because = "slot 1"},
+    {.broken = "the stages' one process flips one bit of a prompt step",
+     .fault = "stage=0,at=prime,kind=corrupt",
+     .how = &one_stream,
+     .as = &one_stream,
+     .because = "values differ"},
 };
 
 static status canary_run(work *w, const gate_cuts *c, const canary *k, errmsg *e)
 {
-    gate_setup setup = {.fault = k->fault, .n_chunk = w->chunk};
+    gate_setup setup = {.fault = k->fault, .n_chunk = w->chunk, .one_stream = k->how->one_stream};
     gate_cuts one = gate_cuts_even(1);
     pipeline *p;
     gate_arm a;
@@ -319,6 +367,8 @@ status gate_ppn(const gate_context *g, errmsg *e)
                           .ctx = &w,
                           .reference = reference_walk,
                           .arms = arms_run,
+                          .after = one_stream_run,
+                          .after_only = !g->common->doors.streams,
                           .canaries = canaries_run};
     s = gate_run_all(&run, cuts, n_cuts, e);
 done:

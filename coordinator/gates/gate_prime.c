@@ -6,6 +6,8 @@
  *   chunks of T        T from a list around the borders of KV blocks and attention cells; with more
  *                      than one stage both serially and overlapped, where stages must meet
  *   odd pieces         several calls, each of a random length
+ *   unsplit            the same prompt, each call of it or every other one, on the first stage alone
+ *                      (MEMRA_PRIME_PP=0): decode, which is split, reads what it has left
  *   fork and truncate  a fork in the middle of a KV block; parent and child go on differently; the
  *                      child forgets its own way and takes the parent's, after the parent has gone;
  *                      the parent forgets half of its prompt and reads it again */
@@ -30,9 +32,16 @@ typedef struct {
     gate_record reference, got;
 } work;
 
+typedef enum { SPLIT, UNSPLIT, UNSPLIT_BY_TURNS } prompt_way;
+
 /* What was asked of the pipeline so far. */
 typedef struct {
     uint64_t rows, chunks, steps;
+    uint64_t rows_alone, chunks_alone; /* of prompts that walked unsplit */
+    prompt_way way;
+    pipeline *p;
+    step_doors doors;
+    uint32_t n_calls;
 } asked;
 
 static uint32_t least(uint32_t a, uint32_t b)
@@ -40,10 +49,23 @@ static uint32_t least(uint32_t a, uint32_t b)
     return a < b ? a : b;
 }
 
-static void set_doors(pipeline *p, const work *w, uint32_t chunk, bool pipe)
+static step_doors doors_of(const work *w, uint32_t chunk, bool pipe)
 {
-    step_doors d = gate_doors(w->g, chunk, pipe, pipe);
-    pipeline_set_step_doors(p, &d);
+    return gate_doors(w->g, chunk, pipe, pipe);
+}
+
+/* Before a prompt call of n rows: how it walks. */
+static status ask(asked *x, uint32_t n, uint32_t chunk, errmsg *e)
+{
+    uint32_t n_chunks = (n + chunk - 1) / chunk;
+    bool alone = x->way == UNSPLIT || (x->way == UNSPLIT_BY_TURNS && x->n_calls++ % 2 == 0);
+    x->rows += n;
+    x->chunks += n_chunks;
+    x->steps += n_chunks;
+    if (alone) x->rows_alone += n;
+    if (alone) x->chunks_alone += n_chunks;
+    x->doors.prime_pp = !alone;
+    return pipeline_set_step_doors(x->p, &x->doors, e);
 }
 
 /* Prompt rows [begin, end) into the record; *next: the token drawn after the last. */
@@ -52,11 +74,8 @@ static status prime_rows(work *w, session *s, uint32_t begin, uint32_t end, uint
 {
     uint32_t n = end - begin;
     if (n == 0) return ST_OK;
-    TRY(session_prime(s, w->tokens + begin, n, gate_record_rows(&w->got, begin, n), next, e));
-    x->rows += n;
-    x->chunks += (n + chunk - 1) / chunk;
-    x->steps += (n + chunk - 1) / chunk;
-    return ST_OK;
+    TRY(ask(x, n, chunk, e));
+    return session_prime(s, w->tokens + begin, n, gate_record_rows(&w->got, begin, n), next, e);
 }
 
 /* The greedy tail after the prompt. */
@@ -100,10 +119,8 @@ static status detour(work *w, session *s, uint32_t at, uint32_t n, uint32_t chun
 {
     uint32_t other[PIECE_MAX];
     random_tokens(other, n, w->g->model.n_vocab, ~w->g->seed);
+    TRY(ask(x, n, chunk, e));
     TRY(session_prime(s, other, n, NULL, NULL, e));
-    x->rows += n;
-    x->chunks += (n + chunk - 1) / chunk;
-    x->steps += (n + chunk - 1) / chunk;
     return session_truncate(s, at, e);
 }
 
@@ -142,6 +159,8 @@ typedef struct {
     walk_kind kind;
     uint32_t chunk;
     bool pipe;
+    prompt_way way;
+    bool run_split;         /* canaries: walked split, judged by `way` */
     uint32_t run_chunk;   /* canaries: walked with this chunk length, judged by `chunk`; 0: same */
     bool run_serial;      /* canaries: walked serially */
     bool run_other_token; /* canaries: one token of the prompt is another */
@@ -150,11 +169,11 @@ typedef struct {
 static status walk(work *w, pipeline *p, const arm_way *how, gate_arm *a, asked *x, errmsg *e)
 {
     gate_record_clear(&w->got);
-    *x = (asked){0};
+    *x = (asked){.p = p, .way = how->run_split ? SPLIT : how->way};
     sampler_params sampler = sampler_default();
     session *s = NULL;
-    set_doors(p, w, how->run_chunk > 0 ? how->run_chunk : how->chunk,
-              how->pipe && !how->run_serial);
+    x->doors = doors_of(w, how->run_chunk > 0 ? how->run_chunk : how->chunk,
+                        how->pipe && !how->run_serial);
     TRY(session_open(p, &sampler, &s, e));
     uint32_t *middle = &w->tokens[w->g->n_prompt / 2], kept = *middle;
     if (how->run_other_token) *middle = (kept + 1) % w->g->model.n_vocab;
@@ -180,7 +199,7 @@ static status walk(work *w, pipeline *p, const arm_way *how, gate_arm *a, asked 
 static status arm_walk(work *w, pipeline *p, uint32_t n_stages, const arm_way *how, gate_arm *a,
                        errmsg *e)
 {
-    bool may_meet = n_stages > 1 && how->pipe;
+    bool both_slots = n_stages > 1 && how->pipe, may_meet = both_slots && how->way == SPLIT;
     bool must_meet = may_meet && how->kind == WALK_CHUNKS &&
                      (w->g->n_prompt + how->chunk - 1) / how->chunk >= MEET_CHUNKS_MIN;
     uint64_t begin = now_ns();
@@ -195,9 +214,13 @@ static status arm_walk(work *w, pipeline *p, uint32_t n_stages, const arm_way *h
                             .rows = x.rows,
                             .chunks = x.chunks,
                             .steps = x.steps,
-                            .slots = may_meet ? SLOTS_ANY : SLOTS_FIRST_ONLY};
+                            .rows_alone = x.rows_alone,
+                            .chunks_alone = x.chunks_alone,
+                            .prompts_alone = how->way == UNSPLIT,
+                            .slots = both_slots ? SLOTS_ANY : SLOTS_FIRST_ONLY};
+        if (how->run_split) want.rows_alone = x.rows; /* what should have been */
         gate_counts_check(a, p, &before, &want);
-        if (!may_meet && a->overlaps > 0)
+        if (!may_meet && how->way != UNSPLIT_BY_TURNS && a->overlaps > 0)
             gate_arm_red(a, "stages met inside their layers %llu times, and should not",
                          (unsigned long long)a->overlaps);
         if (!must_meet || a->overlaps > 0) return ST_OK;
@@ -218,7 +241,11 @@ static status arm_run(work *w, pipeline *p, uint32_t n_stages, const arm_way *ho
 
 static void arm_name(gate_arm *a, const work *w, uint32_t n_stages, const arm_way *how)
 {
-    const char *order = n_stages == 1 ? "" : how->pipe ? ", overlapped" : ", serial";
+    const char *order = n_stages == 1                  ? ""
+                        : how->way == UNSPLIT          ? ", unsplit"
+                        : how->way == UNSPLIT_BY_TURNS ? ", unsplit by turns"
+                        : how->pipe                    ? ", overlapped"
+                                                       : ", serial";
     if (how->kind == WALK_PIECES)
         gate_arm_begin(a, "prime", "odd pieces%s", order);
     else if (how->kind == WALK_FORKS)
@@ -239,6 +266,19 @@ static status arm_report(work *w, pipeline *p, const arm_way *how, errmsg *e)
     return ST_OK;
 }
 
+static status unsplit_run(work *w, pipeline *p, errmsg *e)
+{
+    uint32_t n = w->g->n_prompt, chunk = least(n, gate_chunk(w->g));
+    step_doors d = doors_of(w, chunk, true);
+    d.prime_pp = false;
+    if (!gate_may_unsplit(w->g, p, &d)) return ST_OK;
+    TRY(arm_report(w, p, &(arm_way){.chunk = n, .pipe = true, .way = UNSPLIT}, e));
+    TRY(arm_report(w, p, &(arm_way){.chunk = chunk, .pipe = true, .way = UNSPLIT}, e));
+    TRY(arm_report(w, p, &(arm_way){.kind = WALK_PIECES, .chunk = n, .pipe = true, .way = UNSPLIT_BY_TURNS},
+                   e));
+    return arm_report(w, p, &(arm_way){.kind = WALK_FORKS, .chunk = chunk, .pipe = true, .way = UNSPLIT}, e);
+}
+
 /* All arms on one pipeline. */
 static status pipe_run(void *ctx, pipeline *p, errmsg *e)
 {
@@ -254,7 +294,7 @@ static status pipe_run(void *ctx, pipeline *p, errmsg *e)
         uint32_t chunk = least(n, gate_chunk(w->g));
         TRY(arm_report(w, p, &(arm_way){.kind = WALK_FORKS, .chunk = chunk, .pipe = pipe != 0}, e));
     }
-    return ST_OK;
+    return unsplit_run(w, p, e);
 }
 
 /* The reference is an arm too: its counters must be right, and have arrived before the next arm's
@@ -282,7 +322,7 @@ static status canary_run(work *w, const gate_cuts *c, const char *fault_text, co
 {
     pipeline *p;
     gate_arm a;
-    gate_setup setup = {.fault = fault_text, .n_sessions = 2};
+    gate_setup setup = {.fault = fault_text, .n_sessions = 2, .unsplit = true};
     TRY(gate_pipe_open(&p, w->g, c, &setup, e));
     arm_name(&a, w, c->n_stages, how);
     status s = arm_run(w, p, c->n_stages, how, &a, e);
@@ -310,9 +350,14 @@ static status canaries_run(void *ctx, const gate_cuts *c, errmsg *e)
     TRY(canary_run(w, c, NULL, &unpiped, "the overlapped arm is walked serially",
                    "no two stages were inside", e));
     arm_way forks = {.kind = WALK_FORKS, .chunk = chunk};
-    return canary_run(w, c, "stage=0,at=decode,kind=corrupt", &forks,
-                      "stage 0 flips one bit of what it sends while a fork goes on",
-                      "values differ", e);
+    TRY(canary_run(w, c, "stage=0,at=decode,kind=corrupt", &forks,
+                   "stage 0 flips one bit of what it sends while a fork goes on", "values differ", e));
+    arm_way unsplit = {.chunk = chunk, .pipe = true, .way = UNSPLIT};
+    TRY(canary_run(w, c, "stage=1,at=prime,kind=corrupt", &unsplit,
+                   "stage 1 flips one bit of an unsplit chunk that it hands on", "values differ", e));
+    unsplit.run_split = true;
+    return canary_run(w, c, NULL, &unsplit, "the prompt walks split where it should walk unsplit",
+                      "walked no step unsplit", e);
 }
 
 /* --- the gate ------------------------------------------------------------------------------ */
@@ -324,7 +369,7 @@ status gate_prime(const gate_context *g, errmsg *e)
     uint32_t n_cuts;
     const gate_run run = {.g = g,
                           .gate = "prime",
-                          .setup = {.n_sessions = 2},
+                          .setup = {.n_sessions = 2, .unsplit = true},
                           .ctx = &w,
                           .reference = reference_walk,
                           .arms = pipe_run,

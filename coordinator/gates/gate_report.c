@@ -94,6 +94,7 @@ static void print_done(FILE *to, const gate_arm *a)
     print_count(to, &between, a->drafted, "draft", "drafts");
     print_count(to, &between, a->accepted, "accepted", "accepted");
     print_count(to, &between, a->shared_rows, "row shared", "rows shared");
+    print_count(to, &between, a->unsplit, "unsplit step", "unsplit steps");
     if (a->tries > 1) fprintf(to, " in %u tries", a->tries);
 }
 
@@ -127,7 +128,7 @@ static json_t *arm_object(const gate_arm *a)
                      (json_int_t)a->batches, "prompt_batches", (json_int_t)a->prime_batches, "rounds",
                      (json_int_t)a->rounds, "verify_steps", (json_int_t)a->verifies, "drafted",
                      (json_int_t)a->drafted, "accepted", (json_int_t)a->accepted,
-                     "shared_rows", (json_int_t)a->shared_rows);
+                     "shared_rows", (json_int_t)a->shared_rows, "unsplit_steps", (json_int_t)a->unsplit);
 }
 
 static void print_object(FILE *to, json_t *o)

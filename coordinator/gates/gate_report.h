@@ -33,6 +33,7 @@ typedef struct {
     uint64_t verifies;                 /* steps that verified drafts, over all stages */
     uint64_t drafted, accepted;        /* tokens */
     uint64_t shared_rows;              /* positions taken over from other sessions, not walked */
+    uint64_t unsplit;                  /* steps that the first stage walked for all */
 } gate_arm;
 
 typedef struct {

@@ -58,7 +58,9 @@ status gate_run_all(const gate_run *r, const gate_cuts *cuts, uint32_t n_cuts, e
 {
     TRY(run_reference(r, e));
     if (r->g->canary) return r->canaries(r->ctx, &cuts[0], e);
-    for (uint32_t i = 0; i < n_cuts; i++)
-        TRY(run_cuts(r, &cuts[i], e));
+    for (uint32_t i = 0; i < n_cuts; i++) {
+        if (!r->after_only) TRY(run_cuts(r, &cuts[i], e));
+        if (r->after != NULL) TRY(r->after(r->ctx, &cuts[i], e));
+    }
     return ST_OK;
 }

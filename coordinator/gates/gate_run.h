@@ -16,6 +16,9 @@ typedef struct {
     status (*reference)(void *ctx, pipeline *p, gate_arm *a, errmsg *e);
     /* Walk and report the arms over p. */
     status (*arms)(void *ctx, pipeline *p, errmsg *e);
+    /* NULL, or more arms over these cuts, on pipelines of their own. */
+    status (*after)(void *ctx, const gate_cuts *c, errmsg *e);
+    bool after_only; /* those alone, but for the reference's */
     /* Break the gate's mechanisms, one after the other, over these cuts, and report each. */
     status (*canaries)(void *ctx, const gate_cuts *c, errmsg *e);
 } gate_run;

@@ -5,6 +5,7 @@
  * token through one stage. The arms, for every number of stages:
  *
  *   K=1, 2, 4, 8, greedy and sampled   one session; each step verifies up to K drafts
+ *   K=4, sampled, unsplit              on the first stage alone (MEMRA_SPEC_PP=0, MEMRA_BATCH_PP=0)
  *   K=4, together                      both, and a plain one, each driven by a thread of its own
  *   K=4, by a model                    greedy and sampled together, drafted by the model that was
  *                                      named, or by this one again, in a pipeline of its own
@@ -44,6 +45,8 @@ typedef struct {
 typedef struct {
     uint32_t begin, end, depth;
     bool stepped;      /* token by token: the reference */
+    bool unsplit;      /* whatever is not a prompt */
+    bool run_split;    /* canaries: judged so, but walked split */
     bool all_wrong;    /* canaries: no draft is right */
     bool no_drafts;    /* none is verified */
     bool keeps_wrong;  /* a wrong draft stays in the session as if it had been drawn */
@@ -136,6 +139,13 @@ static void *walker_main(void *arg)
     return NULL;
 }
 
+static step_doors doors_of(const work *w, bool unsplit)
+{
+    step_doors d = gate_doors(w->g, gate_chunk(w->g), true, true);
+    d.spec_pp = d.batch_pp = !unsplit;
+    return d;
+}
+
 static gate_drafts drafts_of(work *w, const way *how, uint32_t i, draft_model *by)
 {
     gate_drafts d = gate_drafts_of(tokens_of(w, w->truth, i), w->g->n_prompt, w->n_drawn,
@@ -150,8 +160,8 @@ static status walk(work *w, pipeline *p, const way *how, draft_model *by, errmsg
     walker x[N_SESSIONS];
     pthread_t thread[N_SESSIONS];
     bool started[N_SESSIONS] = {false};
-    step_doors d = gate_doors(w->g, gate_chunk(w->g), true, true);
-    pipeline_set_step_doors(p, &d);
+    step_doors d = doors_of(w, how->unsplit && !how->run_split);
+    TRY(pipeline_set_step_doors(p, &d, e));
     gate_record_clear(&w->got);
     for (uint32_t i = how->begin; i < how->end; i++) {
         x[i] = (walker){.w = w, .p = p, .how = how, .drafts = drafts_of(w, how, i, by), .i = i};
@@ -201,7 +211,10 @@ static void check_counts(gate_arm *a, work *w, pipeline *p, const gate_counts *b
                      .free_running = true,
                      .verifies = true,
                      .n_verifies = c.n_verifies,
+                     .decode_alone = how->unsplit,
+                     .drafts_alone = how->unsplit,
                      .slots = n_stages == 1 ? SLOTS_FIRST_ONLY : SLOTS_BOTH};
+    if (how->unsplit) x.rows_alone = x.rows - (uint64_t)w->g->n_prompt * (how->end - how->begin);
     gate_counts_check(a, p, before, &x);
     a->drafted = c.n_drafted;
     a->accepted = c.n_accepted;
@@ -289,6 +302,11 @@ static status arms_run(void *ctx, pipeline *p, errmsg *e)
         TRY(arm_report(w, p, &(way){.begin = 0, .end = 1, .depth = depths[k]}, "greedy", e));
         TRY(arm_report(w, p, &(way){.begin = 1, .end = 2, .depth = depths[k]}, "sampled", e));
     }
+    step_doors d = doors_of(w, true);
+    if (gate_may_unsplit(w->g, p, &d)) {
+        const way alone = {.begin = 1, .end = 2, .depth = TOGETHER_DEPTH, .unsplit = true};
+        TRY(arm_report(w, p, &alone, "sampled, unsplit", e));
+    }
     TRY(arm_report(w, p, &(way){.end = N_SESSIONS, .depth = TOGETHER_DEPTH}, "together", e));
     way by_model = {.end = 2, .depth = TOGETHER_DEPTH, .by_model = true};
     TRY(arm_report(w, p, &by_model, "by a model", e));
@@ -344,6 +362,12 @@ static const canary canaries[] = {
      .because = "no step verified drafts"},
     {.broken = "one stage runs where several should", .one_stage = true, SAMPLED,
      .because = "expected"},
+    {.broken = "the last stage flips one bit of every unsplit step that it was handed",
+     .fault = "stage=1,at=decode,kind=corrupt,every=1", SAMPLED, .how.unsplit = true,
+     .because = "differ"},
+    {.broken = "drafts walk split where they should walk unsplit", SAMPLED, .how.unsplit = true,
+     .how.run_split = true,
+     .because = "walked no step unsplit"},
 };
 
 static status canary_run(work *w, const gate_cuts *c, const canary *k, errmsg *e)
@@ -352,7 +376,7 @@ static status canary_run(work *w, const gate_cuts *c, const canary *k, errmsg *e
     pipeline *p;
     gate_arm a;
     gate_arm_begin(&a, "spec", "K=%u, sampled", k->how.depth);
-    gate_setup setup = {.fault = k->fault, .n_sessions = N_SESSIONS};
+    gate_setup setup = {.fault = k->fault, .n_sessions = N_SESSIONS, .unsplit = true};
     TRY(gate_pipe_open(&p, w->g, k->one_stage ? &one : c, &setup, e));
     status s = arm_run(w, p, &a, c->n_stages, &k->how, e);
     pipeline_close(p);
@@ -390,7 +414,7 @@ status gate_spec(const gate_context *g, errmsg *e)
     uint32_t n_cuts;
     const gate_run run = {.g = g,
                           .gate = "spec",
-                          .setup = {.n_sessions = N_SESSIONS},
+                          .setup = {.n_sessions = N_SESSIONS, .unsplit = true},
                           .ctx = &w,
                           .reference = reference_walk,
                           .arms = arms_run,

@@ -62,7 +62,7 @@ static status walk(work *w, pipeline *p, bool pipe, uint64_t *steps, errmsg *e)
         uint32_t chunk = piece_sizes[i] < w->rows_max ? piece_sizes[i] : w->rows_max;
         uint32_t n = 4 * chunk < w->n_rows - at ? 4 * chunk : w->n_rows - at;
         step_doors d = gate_doors(w->g, chunk, pipe, pipe);
-        pipeline_set_step_doors(p, &d);
+        TRY_DONE(st, pipeline_set_step_doors(p, &d, e));
         TRY_DONE(st,
                  session_prime(s, w->tokens + at, n, gate_record_rows(&w->got, at, n), NULL, e));
         at += n;

@@ -1,6 +1,7 @@
 /* The cpu table: device, memory, queue and events. The ops are in ops.c and kv.c. */
 #include "kernels/cpu/device.h"
 
+#include "kernels/cpu/loan.h"
 #include "kernels/cpu/memory.h"
 
 #include <stdio.h>
@@ -234,6 +235,7 @@ const backend *backend_cpu(void)
         .sample = cpu_sample,
         .kv_copy_block = cpu_kv_copy_block,
         .kv_wipe_block = cpu_kv_wipe_block,
+        .loan = &cpu_loan_table,
     };
     return &table;
 }

@@ -1,19 +1,23 @@
 // Attention of few rows over an f16 cache (attention_core.cuh), heads of up to 128: a block of 512
-// threads has a row's cell and up to 16 query heads of one KV head; all keys and values are asked for
-// before anything else. attention_merge joins the cells of rows that may have several.
+// threads has a row's cell and up to 16 query heads of one KV head; all keys and values are asked
+// for before anything else. attention_merge joins the cells of rows that may have several. Queries
+// may be turned as they are read.
 #include "kernels/cuda/attention_cell.cuh"
 #include "kernels/cuda/attention_words.cuh"
+#include "kernels/cuda/turn.cuh"
 
 static constexpr uint32_t WARPS = 16, THREADS = 32 * WARPS, CELLS_SIDE_BY_SIDE = 64;
 
-struct __align__(16) rows_block {
+struct __align__(16) rows_block
+{
     core_state st;
     float o[CORE_QUERIES][WORDS_HEAD_MAX];
 };
 
 // Row r's heads [head0, head0 + n_heads) in a cell that has positions [begin, end) of the row's.
-static __device__ void serve_cell(const attention_args &a, rows_block &b, uint32_t r, uint32_t head0,
-                                  uint32_t n_heads, uint32_t cell, uint32_t first, uint32_t last)
+static __device__ void serve_cell(const attention_args &a, const cuda_turn &turn, rows_block &b,
+                                  uint32_t r, uint32_t head0, uint32_t n_heads, uint32_t cell,
+                                  uint32_t first, uint32_t last)
 {
     uint32_t n = a.kv.n_head, t = threadIdx.x, warp = t / 32, at0 = cell * CORE_CELL;
     uint32_t begin = max(first, at0), end = min(last + 1, at0 + CORE_CELL);
@@ -21,11 +25,14 @@ static __device__ void serve_cell(const attention_args &a, rows_block &b, uint32
     const uint32_t *table = a.kv.tables + a.kv.table[r];
     cell_words words;
     words.ask((const __half *)a.kv.k, (const __half *)a.kv.v, n, cell, begin, end, [&](uint32_t p) {
-        return ((uint64_t)__ldg(table + p / CORE_BLOCK) * a.kv.n_kv_heads + kv_head) * CORE_BLOCK * n;
+        return ((uint64_t)__ldg(table + p / CORE_BLOCK) * a.kv.n_kv_heads + kv_head) * CORE_BLOCK *
+               n;
     });
     __syncthreads(); // what the cell before had in shared memory is no longer read
     const float *x = a.x + ((uint64_t)r * a.n_heads + head0 + warp) * n;
-    core_query(b.st, warp, n, a.scale, [&](uint32_t d) { return warp < n_heads ? x[d] : 0.0f; });
+    core_query(b.st, warp, n, a.scale, [&](uint32_t d) {
+        return warp < n_heads ? turned<2>(turn, r, x, d / 2 * 2).value[d % 2] : 0.0f;
+    });
     if (t < CORE_QUERIES) {
         b.st.first[t] = t < n_heads ? first : UINT32_MAX;
         b.st.last[t] = t < n_heads ? last : 0;
@@ -54,7 +61,8 @@ static __device__ void serve_cell(const attention_args &a, rows_block &b, uint32
     }
 }
 
-static __global__ void __launch_bounds__(THREADS, 1) attention_rows(const attention_args a)
+static __global__ void __launch_bounds__(THREADS, 1)
+    attention_rows(const attention_args a, const cuda_turn turn)
 {
     __shared__ rows_block b;
     kernel_begin();
@@ -69,7 +77,7 @@ static __global__ void __launch_bounds__(THREADS, 1) attention_rows(const attent
     uint32_t last = a.kv.position[r];
     uint32_t first = a.window != 0 && last >= a.window ? last + 1 - a.window : 0;
     for (uint32_t cell = blockIdx.x; cell <= last / CORE_CELL; cell += gridDim.x)
-        if (cell >= first / CORE_CELL) serve_cell(a, b, r, head0, n_heads, cell, first, last);
+        if (cell >= first / CORE_CELL) serve_cell(a, turn, b, r, head0, n_heads, cell, first, last);
 }
 
 bool cuda_attention_rows_takes(uint32_t n_head)
@@ -77,8 +85,9 @@ bool cuda_attention_rows_takes(uint32_t n_head)
     return n_head % 8 == 0 && n_head <= WORDS_HEAD_MAX;
 }
 
-cudaError_t cuda_launch_attention_rows(cudaStream_t s, float *out, const float *x, const cuda_kv *kv,
-                                       uint32_t n_heads, float scale, uint32_t window, uint32_t n_rows,
+cudaError_t cuda_launch_attention_rows(cudaStream_t s, float *out, const float *x,
+                                       const cuda_kv *kv, const cuda_turn *turn, uint32_t n_heads,
+                                       float scale, uint32_t window, uint32_t n_rows,
                                        float *partial, uint32_t n_cells)
 {
     attention_args a = attention_args_of(out, x, kv, n_heads, scale, window, n_rows, CORE_QUERIES);
@@ -89,6 +98,6 @@ cudaError_t cuda_launch_attention_rows(cudaStream_t s, float *out, const float *
     a.partial = partial;
     cudaError_t e = start(attention_rows,
                           dim3(min(n_cells, CELLS_SIDE_BY_SIDE), kv->n_kv_heads * a.n_sub, n_rows),
-                          THREADS, 0, s, a);
+                          THREADS, 0, s, a, *turn);
     return e != cudaSuccess || n_cells == 1 ? e : attention_merge_cells(s, a);
 }

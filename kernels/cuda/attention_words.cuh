@@ -1,5 +1,5 @@
-// attention_words.cuh - a cell's keys and values as 16 warps take them in core_cell, in registers: all
-// asked for together, before the queries are there.
+// attention_words.cuh - a cell's keys and values as 16 warps take them in core_cell, in registers:
+// all asked for together, before the queries are there.
 #ifndef KERNELS_CUDA_ATTENTION_WORDS_CUH
 #define KERNELS_CUDA_ATTENTION_WORDS_CUH
 
@@ -7,12 +7,13 @@
 
 static constexpr uint32_t WORDS_HEAD_MAX = 128, WORDS_STEPS = WORDS_HEAD_MAX / 16;
 
-// The thread's words, for heads of n values, a multiple of 8: zeros at positions outside [begin, end).
-struct cell_words
-{
+// The thread's words, for heads of n values, a multiple of 8: zeros at positions outside [begin,
+// end).
+struct cell_words {
     uint32_t key[2][WORDS_STEPS][2], value[CORE_CELL / 16][2];
 
-    // at(p): where k and v have the CORE_BLOCK positions around p; asked in [begin, end), or of begin.
+    // at(p): where k and v have the CORE_BLOCK positions around p; asked in [begin, end), or of
+    // begin.
     template <class A>
     __device__ __forceinline__ void ask(const __half *k, const __half *v, uint32_t n, uint32_t cell,
                                         uint32_t begin, uint32_t end, A at)

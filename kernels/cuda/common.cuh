@@ -187,13 +187,13 @@ __device__ __forceinline__ float block_sum(float v, float *room)
     return sum;
 }
 
-__device__ __forceinline__ uint32_t block_max(uint32_t v, uint32_t *room)
+template <uint32_t WARPS = 8> __device__ __forceinline__ uint32_t block_max(uint32_t v, uint32_t *room)
 {
     v = __reduce_max_sync(~0u, v);
     if (threadIdx.x % 32 == 0) room[threadIdx.x / 32] = v;
     __syncthreads();
     v = room[0];
-    for (int w = 1; w < 8; w++)
+    for (uint32_t w = 1; w < WARPS; w++)
         v = max(v, room[w]);
     return v;
 }
@@ -218,20 +218,20 @@ __device__ __forceinline__ uint4 chunk_of(const float v[8], float scale)
                       scaled_pair(v[4], v[5], scale), scaled_pair(v[6], v[7], scale));
 }
 
-// Row r, held by a block's 256 threads, v[j] being values (j * 256 + thread) * 8 on: prepared as n_chunks
+// Row r, held by a block's threads, v[j] being values (j * THREADS + thread) * 8 on: prepared as n_chunks
 // chunks, with its exponent. largest: of the thread's magnitudes.
-template <uint32_t EACH>
+template <uint32_t EACH, uint32_t THREADS = 256>
 __device__ __forceinline__ void put_prepared(uint4 *prepared, int32_t *exponents, uint32_t r,
                                              uint32_t n_chunks, const float (&v)[EACH][8],
-                                             uint32_t largest, uint32_t room[8])
+                                             uint32_t largest, uint32_t room[THREADS / 32])
 {
-    int exponent = cuda_scale_exponent(block_max(largest, room));
+    int exponent = cuda_scale_exponent(block_max<THREADS / 32>(largest, room));
     float scale = pow2(exponent);
     if (threadIdx.x == 0) exponents[r] = exponent;
     uint4 *to = prepared + (uint64_t)r * n_chunks;
 #pragma unroll
     for (uint32_t j = 0; j < EACH; j++) {
-        uint32_t c = j * 256 + threadIdx.x;
+        uint32_t c = j * THREADS + threadIdx.x;
         if (c < n_chunks) to[c] = chunk_of(v[j], scale);
     }
 }

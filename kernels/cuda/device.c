@@ -3,6 +3,7 @@
 #include "kernels/cuda/device.h"
 
 #include "common/log.h"
+#include "kernels/cuda/loan.h"
 #include "kernels/cuda/peer.h"
 #include "kernels/cuda/walk.h"
 
@@ -474,6 +475,7 @@ const backend *backend_cuda(void)
         .memory = device_memory,
         .failure = failure,
         .peer = &cuda_peer_table,
+        .loan = &cuda_loan_table,
         .walk_open = cuda_walk_open,
         .walk_close = cuda_walk_close,
         .walk = cuda_walk,

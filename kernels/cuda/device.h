@@ -34,6 +34,7 @@ struct backend_device {
     uint64_t allocated_bytes; /* by alloc, less what was freed */
     char *failure;            /* [CUDA_FAILURE_BYTES]: the first CUDA error, "" */
     uint32_t n_threads;       /* that may load weights */
+    bool lends_weights;       /* weights_begin takes whole pages (loan.c) */
     cuda_weight *weights;
     struct cuda_loading *loading; /* between weights_begin and weights_end; else NULL */
     struct cuda_table *tables;    /* in host memory */
@@ -76,6 +77,8 @@ status cuda_weight_open(backend_device *d, dev_weight *out, const void *host, dt
                         uint32_t n_in, uint32_t n_out, errmsg *e);
 status cuda_weights_from_host(backend_device *d, dev_ptr *out, const void *host, uint64_t bytes,
                               errmsg *e);
+/* What the last weights_begin has reserved. */
+void *cuda_weights_last(const backend_device *d, uint64_t *bytes);
 bool cuda_weight_type(dtype t); /* products and embeddings of it exist */
 cuda_matrix cuda_matrix_of(const dev_weight *w);
 

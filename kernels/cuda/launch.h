@@ -160,7 +160,7 @@ typedef struct {
     bool neox;
 } cuda_turn;
 
-/* k turned first. cuda_turns: whether these two kernels can (cuda_launch_attention_prompt: x). */
+/* k turned first. cuda_turns: whether these kernels can (cuda_launch_attention_prompt and _rows: x). */
 bool cuda_turns(const cuda_turn *turn, const cuda_kv *kv, const float *x, const float *k,
                 const float *v);
 cudaError_t cuda_launch_kv_write(cudaStream_t s, const cuda_kv *kv, const float *k, const float *v,
@@ -190,8 +190,9 @@ cudaError_t cuda_launch_attention_prompt(cudaStream_t s, const cuda_prompt *p, f
 /* Few rows, each by itself, n_cells >= 1: heads of cuda_attention_rows_takes. The same bits. */
 bool cuda_attention_rows_takes(uint32_t n_head);
 cudaError_t cuda_launch_attention_rows(cudaStream_t s, float *out, const float *x, const cuda_kv *kv,
-                                       uint32_t n_heads, float scale, uint32_t window, uint32_t n_rows,
-                                       float *partial, uint32_t n_cells);
+                                       const cuda_turn *turn, uint32_t n_heads, float scale,
+                                       uint32_t window, uint32_t n_rows, float *partial,
+                                       uint32_t n_cells);
 uint64_t cuda_partial_floats(uint32_t n_rows, uint32_t n_heads, uint32_t n_head, uint32_t n_cells);
 /* Blocks that an attention without cells would have, for an f16 cache as above or another. */
 uint32_t cuda_attention_blocks(uint32_t n_rows, uint32_t n_heads, uint32_t n_kv_heads, bool f16);

@@ -1,12 +1,11 @@
-// Products of 2 to 64 rows, and several of the same rows in one launch: the weights are streamed once
-// for all rows. A warp turns two tiles of 8 outputs to f16 in registers, the first operand of the tensor
-// core's step; the rows, eight at a time, are the second, from shared memory. (The warpgroup's step,
-// with its first operand in registers, took three times as long for a chain.) Weights and rows come by
-// asynchronous copies, some stages ahead: the first ones' weights before the kernel in front, which
-// writes the rows, has ended.
+// Products of 2 to 64 rows, and several of the same rows in one launch: the weights are streamed
+// once for all rows. A warp turns two tiles of 8 outputs to f16 in registers, the first operand of
+// the tensor core's step; the rows, eight at a time, are the second, from shared memory. Weights and
+// rows come by asynchronous copies, some stages ahead: the first ones' weights before the kernel in
+// front, which writes the rows, has ended.
 //
-// Four warps are a team of 64 outputs. Up to four teams share a block and its rows: as few as put no more
-// than one block on an SM. Where two segments leave SMs idle, two teams take one each.
+// Four warps are a team of 64 outputs. Up to four teams share a block and its rows: as few as put no
+// more than one block on an SM. Where two segments leave SMs idle, two teams take one each.
 #include "kernels/cuda/forms.cuh"
 
 static constexpr uint32_t SHARED_MAX = 227 * 1024, OUTS = 64, TILES = OUTS / TILE_OUT;
@@ -43,14 +42,17 @@ template <class form, class of> struct stage_of {
     static constexpr uint32_t blocks = stage_blocks<form, of::TEAMS>();
     static constexpr uint32_t units = blocks / form::unit_blocks;
     static constexpr uint32_t tile_bytes = units * form::unit_bytes;
-    static constexpr uint32_t x_at = of::TEAMS * TILES * tile_bytes, group_bytes = blocks * GROUP_BLOCK;
+    static constexpr uint32_t x_at = of::TEAMS * TILES * tile_bytes,
+                              group_bytes = blocks * GROUP_BLOCK;
     static constexpr uint32_t bytes = x_at + of::LINES * of::GROUPS * group_bytes;
     static constexpr uint32_t n = SHARED_MAX / bytes < 8 ? SHARED_MAX / bytes : 8;
     static_assert(n >= 2 && x_at % 128 == 0 && bytes % 128 == 0, "a stage's place");
-    static_assert(of::LINES == 1 || bytes >= 128 * of::ROWS / 2 * 4, "a line's sums have room in one");
+    static_assert(of::LINES == 1 || bytes >= 128 * of::ROWS / 2 * 4,
+                  "a line's sums have room in one");
 };
 
-// The blocks of inputs of a stage, [at, at + count) of the first line; a segment's end ends a stage.
+// The blocks of inputs of a stage, [at, at + count) of the first line; a segment's end ends a
+// stage.
 template <class of> struct stage_place {
     uint32_t at, end;
     __device__ __forceinline__ stage_place(const rows_args &a)
@@ -65,7 +67,8 @@ template <class of> struct stage_place {
     {
         return at + line * a.segment_blocks;
     }
-    __device__ __forceinline__ uint32_t count(const rows_args &a, uint32_t line, uint32_t most) const
+    __device__ __forceinline__ uint32_t count(const rows_args &a, uint32_t line,
+                                              uint32_t most) const
     {
         uint32_t from = line_at(a, line), to = line > 0 ? a.n_blocks : end;
         return from < to ? min(most, to - from) : 0;
@@ -79,7 +82,8 @@ template <class of> struct stage_place {
 
 __device__ __forceinline__ void copy_16(char *to, const char *from)
 {
-    asm volatile("cp.async.cg.shared.global.L2::256B [%0], [%1], 16;" ::"r"(shared_address(to)), "l"(from)
+    asm volatile("cp.async.cg.shared.global.L2::256B [%0], [%1], 16;" ::"r"(shared_address(to)),
+                 "l"(from)
                  : "memory");
 }
 
@@ -95,8 +99,8 @@ template <uint32_t n> __device__ __forceinline__ void copies_wait() // until at 
 
 // The warp's two tiles, from[i] being where each begins or null: blocks [at, at + n).
 template <class form, class stage>
-static __device__ __forceinline__ void fetch_weights(char *to, const char *const from[2], uint32_t at,
-                                                     uint32_t n)
+static __device__ __forceinline__ void fetch_weights(char *to, const char *const from[2],
+                                                     uint32_t at, uint32_t n)
 {
     uint32_t o = threadIdx.x % 32 * 16, n_bytes = n / form::unit_blocks * form::unit_bytes;
     uint64_t skip = (uint64_t)(at / form::unit_blocks) * form::unit_bytes;
@@ -106,12 +110,13 @@ static __device__ __forceinline__ void fetch_weights(char *to, const char *const
         if (from[t] == nullptr) break;
 #pragma unroll
         for (uint32_t j = 0; j < stage::tile_bytes; j += 512)
-            if (j + o < n_bytes) copy_16(to + t * stage::tile_bytes + j + o, from[t] + skip + j + o);
+            if (j + o < n_bytes)
+                copy_16(to + t * stage::tile_bytes + j + o, from[t] + skip + j + o);
     }
 }
 
-// Each line's rows, in groups of 8 as core matrices: [block][4][8 rows][8 x f16]. Rows past the last are
-// left as they are: they are columns of their own.
+// Each line's rows, in groups of 8 as core matrices: [block][4][8 rows][8 x f16]. Rows past the
+// last are left as they are: they are columns of their own.
 template <class stage, class of>
 static __device__ __forceinline__ void fetch_rows(char *to, const rows_args &a,
                                                   const stage_place<of> &p)
@@ -125,8 +130,10 @@ static __device__ __forceinline__ void fetch_rows(char *to, const rows_args &a,
             uint32_t group = (j + threadIdx.x) / PIECES, piece = (j + threadIdx.x) % PIECES;
             uint32_t r = group * GROUP_ROWS + piece % 8;
             if (r >= a.n_rows || piece >= n) continue;
-            copy_16(to + stage::x_at + (line * of::GROUPS + group) * stage::group_bytes + piece * 16,
-                    a.x + ((uint64_t)r * a.n_blocks + at + piece / 32) * ROW_BLOCK + piece / 8 % 4 * 16);
+            copy_16(to + stage::x_at + (line * of::GROUPS + group) * stage::group_bytes +
+                        piece * 16,
+                    a.x + ((uint64_t)r * a.n_blocks + at + piece / 32) * ROW_BLOCK +
+                        piece / 8 % 4 * 16);
         }
     }
 }
@@ -152,10 +159,11 @@ static __device__ __forceinline__ void multiply_unit(float (&d)[of::ROWS / 2], c
     });
 }
 
-// n blocks. All of a stage: without branches, so that a block's loads stand before its forerunner's steps.
+// n blocks. All of a stage: without branches, so that a block's loads stand before its forerunner's
+// steps.
 template <class form, class stage, class of>
-static __device__ __forceinline__ void multiply(float (&d)[of::ROWS / 2], const char *at, uint32_t line,
-                                                uint32_t n)
+static __device__ __forceinline__ void multiply(float (&d)[of::ROWS / 2], const char *at,
+                                                uint32_t line, uint32_t n)
 {
     constexpr uint32_t X_UNIT = form::unit_blocks * GROUP_BLOCK;
     uint32_t lane = threadIdx.x % 32;
@@ -185,7 +193,8 @@ static __device__ void put(const rows_args &a, uint32_t part, const float (&d)[S
         if (r >= a.n_rows || o >= n_out) continue;
         float *to = out + (uint64_t)r * n_out + o, v = d[i];
         if (!first) v = __fadd_rn(*to, v);
-        *to = last ? finish_sum(v, a.exponents[r] + a.part[part].exponent, a.part[part].bias, o) : v;
+        *to =
+            last ? finish_sum(v, a.exponents[r] + a.part[part].exponent, a.part[part].bias, o) : v;
     }
 }
 
@@ -205,7 +214,8 @@ static __device__ void join_lines(float (&d)[SUMS], float *sums, uint32_t line)
 }
 
 template <class form, class of>
-static __global__ void __launch_bounds__(of::THREADS, 1) matmul_rows(const __grid_constant__ rows_args a)
+static __global__ void __launch_bounds__(of::THREADS, 1)
+    matmul_rows(const __grid_constant__ rows_args a)
 {
     using stage = stage_of<form, of>;
     extern __shared__ __align__(128) char shared[];
@@ -243,7 +253,8 @@ static __global__ void __launch_bounds__(of::THREADS, 1) matmul_rows(const __gri
         __syncthreads(); // the stage is there, and all have used the one before it
         if (ahead.there(a)) {
             char *to = shared + free_slot * stage::bytes;
-            fetch_weights<form, stage>(to, w, ahead.line_at(a, line), ahead.count(a, line, stage::blocks));
+            fetch_weights<form, stage>(to, w, ahead.line_at(a, line),
+                                       ahead.count(a, line, stage::blocks));
             fetch_rows<stage>(to, a, ahead);
             ahead.next(a, stage::blocks);
         }
@@ -253,7 +264,8 @@ static __global__ void __launch_bounds__(of::THREADS, 1) matmul_rows(const __gri
             for (uint32_t i = 0; i < of::ROWS / 2; i++)
                 d[i] = 0;
         }
-        multiply<form, stage, of>(d, shared + slot * stage::bytes, line, in.count(a, line, stage::blocks));
+        multiply<form, stage, of>(d, shared + slot * stage::bytes, line,
+                                  in.count(a, line, stage::blocks));
         uint32_t end = in.end;
         in.next(a, stage::blocks);
         begins = in.at == end;
@@ -314,8 +326,9 @@ static uint32_t blocks_of(const cuda_product *p, uint32_t n, uint32_t n_teams)
     return blocks;
 }
 
-cudaError_t cuda_matmul_rows(cudaStream_t s, const cuda_product *p, uint32_t n, const void *prepared,
-                             const int32_t *exponents, uint32_t n_rows, uint32_t n_sms)
+cudaError_t cuda_matmul_rows(cudaStream_t s, const cuda_product *p, uint32_t n,
+                             const void *prepared, const int32_t *exponents, uint32_t n_rows,
+                             uint32_t n_sms)
 {
     if (n == 0 || n > CUDA_ROWS_PARTS || n_rows > CUDA_ROWS_MAX) return cudaErrorInvalidValue;
     const cuda_form form = p->w->form;
@@ -334,8 +347,12 @@ cudaError_t cuda_matmul_rows(cudaStream_t s, const cuda_product *p, uint32_t n, 
         const cuda_product *from = p + min(i, n - 1); // past the last: never begun
         const cuda_matrix *w = from->w;
         if (w->n_in != p->w->n_in || w->form != form) return cudaErrorInvalidValue;
-        a.part[i] = {(const char *)w->data, from->out, from->bias, w->n_out,
-                     blocks_of(p, min(i + 1, n), n_teams), w->exponent};
+        a.part[i] = {(const char *)w->data,
+                     from->out,
+                     from->bias,
+                     w->n_out,
+                     blocks_of(p, min(i + 1, n), n_teams),
+                     w->exponent};
     }
     return with_form(form, [&](auto f) {
         return with_shape(n_rows, n_teams, n_lines, [&](auto of) {

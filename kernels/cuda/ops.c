@@ -118,8 +118,8 @@ static status few(backend_queue *q, const cuda_product *p, uint32_t n, uint32_t 
                        "cuda_matmul_rows", NULL);
 }
 
-static status prepared_product(backend_queue *q, float *out, const cuda_matrix *m, const float *bias,
-                               uint32_t n_rows)
+static status prepared_product(backend_queue *q, float *out, const cuda_matrix *m,
+                               const float *bias, uint32_t n_rows)
 {
     if (n_rows > CUDA_ROWS_MAX) return many(q, out, m, bias, n_rows);
     const cuda_product p = {out, m, bias};
@@ -220,7 +220,8 @@ status cuda_ffn(backend_queue *q, dev_ptr out, const dev_weight *gate, const dev
         uint64_t at = (uint64_t)r * n;
         LAUNCH(q, cuda_prepare_glu, q->prepared, q->exponents, (float *)cuda_address(a) + at,
                (float *)cuda_address(b) + at, gelu, n, rows);
-        TRY(prepared_product(q, (float *)cuda_address(out) + (uint64_t)r * down->n_out, &m, NULL, rows));
+        float *to = (float *)cuda_address(out) + (uint64_t)r * down->n_out;
+        TRY(prepared_product(q, to, &m, NULL, rows));
     }
     return ST_OK;
 }
@@ -348,6 +349,18 @@ static bool is_prompt(const kv_args *kv, const row_args *rows, uint32_t n_rows)
            n_rows / PROMPT_RUN >= rows->n_runs;
 }
 
+static uint32_t n_cells_of(const row_args *rows)
+{
+    return (uint32_t)(((uint64_t)rows->n_positions + ATTN_CELL - 1) / ATTN_CELL);
+}
+
+/* Few rows, which have a block for each cell. */
+static bool is_few(const kv_args *kv, const row_args *rows, uint32_t n_heads, uint32_t n_rows)
+{
+    return is_f16(kv) && cuda_attention_rows_takes(kv->n_head) && rows->n_positions > 0 &&
+           n_rows <= CUDA_ROWS_MAX && cells_fit(kv, n_cells_of(rows), n_heads, n_rows);
+}
+
 status cuda_attention(backend_queue *q, dev_ptr out, dev_ptr x, const kv_args *kv,
                       const row_args *rows, uint32_t n_heads, float scale, uint32_t window,
                       uint32_t n_rows)
@@ -362,11 +375,11 @@ status cuda_attention(backend_queue *q, dev_ptr out, dev_ptr x, const kv_args *k
                cuda_address(x), &a, &none, n_heads, scale, window, n_rows);
         return ST_OK;
     }
-    uint32_t n_cells = (uint32_t)(((uint64_t)rows->n_positions + ATTN_CELL - 1) / ATTN_CELL);
-    if (f16 && n_cells > 0 && n_rows <= CUDA_ROWS_MAX && cuda_attention_rows_takes(kv->n_head) &&
-        cells_fit(kv, n_cells, n_heads, n_rows)) {
-        LAUNCH(q, cuda_launch_attention_rows, cuda_address(out), cuda_address(x), &a, n_heads, scale,
-               window, n_rows, q->partial, n_cells);
+    uint32_t n_cells = n_cells_of(rows);
+    if (is_few(kv, rows, n_heads, n_rows)) {
+        const cuda_turn none = {0};
+        LAUNCH(q, cuda_launch_attention_rows, cuda_address(out), cuda_address(x), &a, &none, n_heads,
+               scale, window, n_rows, q->partial, n_cells);
         return ST_OK;
     }
     n_cells = cells_of(q, kv, n_cells, n_heads, n_rows, f16);
@@ -383,7 +396,7 @@ status cuda_attention(backend_queue *q, dev_ptr out, dev_ptr x, const kv_args *k
     return ST_OK;
 }
 
-/* A prompt's queries and keys are turned where they are read. */
+/* Queries and keys of a prompt or of few rows are turned where they are read. */
 status cuda_turn_attention(backend_queue *q, dev_ptr out, dev_ptr x, dev_ptr k, dev_ptr v,
                            const rope_args *turn, const kv_args *kv, const row_args *rows,
                            uint32_t n_heads, float scale, uint32_t window, uint32_t n_rows)
@@ -392,7 +405,8 @@ status cuda_turn_attention(backend_queue *q, dev_ptr out, dev_ptr x, dev_ptr k, 
     CHECK(turn->n_rot % 2 == 0 && turn->n_rot <= kv->n_head);
     cuda_kv a = kv_of(kv, rows);
     cuda_turn by = {cuda_address(turn->cos), cuda_address(turn->sin), turn->n_rot, turn->neox};
-    if (!is_prompt(kv, rows, n_rows) ||
+    bool prompt = is_prompt(kv, rows, n_rows), few_rows = is_few(kv, rows, n_heads, n_rows);
+    if (!(prompt || few_rows) ||
         !cuda_turns(&by, &a, cuda_address(x), cuda_address(k), cuda_address(v))) {
         TRY(cuda_rope(q, x, turn, n_heads, kv->n_head, n_rows));
         TRY(cuda_rope(q, k, turn, kv->n_kv_heads, kv->n_head, n_rows));
@@ -400,6 +414,11 @@ status cuda_turn_attention(backend_queue *q, dev_ptr out, dev_ptr x, dev_ptr k, 
         return cuda_attention(q, out, x, kv, rows, n_heads, scale, window, n_rows);
     }
     LAUNCH(q, cuda_launch_kv_write, &a, cuda_address(k), cuda_address(v), &by, n_rows);
+    if (!prompt) {
+        LAUNCH(q, cuda_launch_attention_rows, cuda_address(out), cuda_address(x), &a, &by, n_heads,
+               scale, window, n_rows, q->partial, n_cells_of(rows));
+        return ST_OK;
+    }
     LAUNCH(q, cuda_launch_attention_prompt, &q->device->prompt, cuda_address(out), cuda_address(x),
            &a, &by, n_heads, scale, window, n_rows);
     return ST_OK;

@@ -35,19 +35,19 @@ template <bool GELU> struct row_of_glu
     }
 };
 
-// A block per row, which its threads hold: n of a multiple of 8, up to 2048 for each of EACH.
-template <uint32_t EACH, class S>
-static __global__ void __launch_bounds__(256)
+// A block per row, which its threads hold: n of a multiple of 8, up to 8 for each thread and EACH.
+template <uint32_t EACH, uint32_t THREADS, class S>
+static __global__ void __launch_bounds__(THREADS)
     prepare_many(uint4 *prepared, int32_t *exponents, const S source, uint32_t n)
 {
-    __shared__ uint32_t room[8];
+    __shared__ uint32_t room[THREADS / 32];
     kernel_begin();
     uint32_t r = blockIdx.x, n_chunks = cuda_blocks_in(n) * 4, largest = 0;
     uint64_t row = (uint64_t)r * n;
     float v[EACH][8];
 #pragma unroll
     for (uint32_t j = 0; j < EACH; j++) {
-        uint32_t c = j * 256 + threadIdx.x;
+        uint32_t c = j * THREADS + threadIdx.x;
 #pragma unroll
         for (uint32_t i = 0; i < 8; i++)
             v[j][i] = 0;
@@ -56,7 +56,7 @@ static __global__ void __launch_bounds__(256)
         for (uint32_t i = 0; i < 8; i++)
             largest = max(largest, magnitude_bits(v[j][i]));
     }
-    put_prepared(prepared, exponents, r, n_chunks, v, largest, room);
+    put_prepared<EACH, THREADS>(prepared, exponents, r, n_chunks, v, largest, room);
 }
 
 // The same for any n, each value made twice.
@@ -89,8 +89,10 @@ static cudaError_t prepare(cudaStream_t s, void *to, int32_t *exponents, S sourc
     if (n % 8 != 0 || n > 16384 || !aligned)
         return start(prepare_any<S>, n_rows, 256, 0, s, prepared, exponents, source, n);
     if (n <= 4096)
-        return start(prepare_many<2, S>, n_rows, 256, 0, s, prepared, exponents, source, n);
-    return start(prepare_many<8, S>, n_rows, 256, 0, s, prepared, exponents, source, n);
+        return start(prepare_many<2, 256, S>, n_rows, 256, 0, s, prepared, exponents, source, n);
+    if (n_rows <= CUDA_ROWS_MAX) // an SM for each
+        return start(prepare_many<2, 1024, S>, n_rows, 1024, 0, s, prepared, exponents, source, n);
+    return start(prepare_many<8, 256, S>, n_rows, 256, 0, s, prepared, exponents, source, n);
 }
 
 cudaError_t cuda_prepare_many(cudaStream_t s, void *prepared, int32_t *exponents, const float *x,

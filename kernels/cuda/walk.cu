@@ -1,5 +1,5 @@
-// The walk of one row through all layers (walk.h). The row of a product is made anew by every block,
-// in its shared memory.
+// The walk of one row through all layers (walk.h). The row of a product is made anew by every
+// block, in its shared memory.
 #include "kernels/cuda/activation.cuh"
 #include "kernels/cuda/walk_attention.cuh"
 
@@ -11,7 +11,7 @@ struct __align__(16) block_state
     float parts[2][MULS][8];
     float sums[8];
     uint32_t maxima[WARPS];
-    walk_product product[2]; // the one in hand and the next
+    walk_product product[2];          // the one in hand and the next
     float2 angles[WALK_HEAD_MAX / 2]; // cos and sin of the row's position
     // then the row or an attention item, all products' walk_weights, the rings
 };
@@ -155,7 +155,8 @@ static __device__ __forceinline__ float joined(block_state &b, const walk_weight
     uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, n_segments = 1u << w.segments_log2;
     if (n_segments == 1) return sum;
     if (lane % 4 == 0) b.parts[*turn][warp][lane / 4] = sum;
-    asm volatile("bar.sync %0, %1;" ::"r"((warp >> w.segments_log2) + 2), "r"(32 * n_segments) : "memory");
+    asm volatile("bar.sync %0, %1;" ::"r"((warp >> w.segments_log2) + 2), "r"(32 * n_segments)
+                 : "memory");
     for (uint32_t s = 1; s < n_segments; s++)
         sum = __fadd_rn(sum, b.parts[*turn][(warp + s) % MULS][lane / 4]);
     *turn ^= 1;
@@ -184,7 +185,8 @@ static __device__ void multiply(const walk_args &a, walk_ring &ring, block_state
         if (w.paired == WALK_SIDE_BY_SIDE) {
             float2 both = with(form, [&](auto f) { return chains<decltype(f)>(ring, n, x, lane); });
             gate = joined(b, w, both.x, &turn);
-            gate = activated(p.end, finish_sum(gate, exponent + p.part[0].exponent, p.part[0].bias, o));
+            gate = activated(p.end,
+                             finish_sum(gate, exponent + p.part[0].exponent, p.part[0].bias, o));
             sum = both.y;
         } else {
             sum = with(form, [&](auto f) { return chain<decltype(f)>(ring, n, x, lane); });
@@ -213,8 +215,7 @@ static __device__ __forceinline__ uint32_t call_product(const walk_args &a, uint
 
 static __device__ __forceinline__ void put_product(block_state &b, uint32_t i, uint32_t word)
 {
-    if (threadIdx.x < sizeof(walk_product) / 4)
-        ((uint32_t *)&b.product[i % 2])[threadIdx.x] = word;
+    if (threadIdx.x < sizeof(walk_product) / 4) ((uint32_t *)&b.product[i % 2])[threadIdx.x] = word;
 }
 
 // The row of product i, when all blocks have met; by: the threads that have written it.
@@ -234,8 +235,8 @@ static __device__ int take(const walk_args &a, block_state &b, __half *xs, uint3
     return take_normed<WALK_NORM_MAX / NORM_THREADS>(xs, p.x, p.norm, p.n_in, a.rms_eps, b, meet);
 }
 
-// All products and, in between, the attention. ring: of a warp that multiplies; feed: of one that does
-// not.
+// All products and, in between, the attention. ring: of a warp that multiplies; feed: of one that
+// does not.
 static __device__ void go(const walk_args &a, walk_ring &ring, walk_feed &feed, block_state &b,
                           char *row)
 {
@@ -296,8 +297,20 @@ __global__ void __launch_bounds__(THREADS, 1) walk(const walk_args a)
     __syncthreads();
     const walk_weights *w = (const walk_weights *)weights;
     walk_ring ring = {slots + warp * n_slots * SLOT, b.full[warp], b.empty[warp], n_slots, 0, 0};
-    walk_feed feed = {slots + warp * n_slots * SLOT, b.full[warp], b.empty[warp], w, a.n_products,
-                      n_slots, 0, 0, 0, walk_share(w[0], 0, warp), nullptr, nullptr, 0, 0};
+    walk_feed feed = {slots + warp * n_slots * SLOT,
+                      b.full[warp],
+                      b.empty[warp],
+                      w,
+                      a.n_products,
+                      n_slots,
+                      0,
+                      0,
+                      0,
+                      walk_share(w[0], 0, warp),
+                      nullptr,
+                      nullptr,
+                      0,
+                      0};
     if (threadIdx.x >= MULS * 32 && threadIdx.x % 32 == 0) feed.fill(warp);
     __syncwarp();
     go(a, ring, feed, b, row);

@@ -1,7 +1,7 @@
-// walk_ring.cuh - weights on their way to the warps that multiply: each has a ring of slots in shared
-// memory, filled by a warp of its own, so that it never waits for the copy engine to take a copy. What
-// is copied goes through the same pieces in the same order as what is used, a ring ahead; a piece is
-// one tile, or one segment of it, or of two tiles side by side.
+// walk_ring.cuh - weights on their way to the warps that multiply: each has a ring of slots in
+// shared memory, filled by a warp of its own, so that it never waits for the copy engine to take a
+// copy. What is copied goes through the same pieces in the same order as what is used, a ring
+// ahead; a piece is one tile, or one segment of it, or of two tiles side by side.
 #ifndef KERNELS_CUDA_WALK_RING_CUH
 #define KERNELS_CUDA_WALK_RING_CUH
 
@@ -24,8 +24,7 @@ static_assert(8 * F16_BLOCK <= SLOT && 16 * Q8M_BLOCK <= SLOT && 4 * Q4K_UNIT <=
               "what a slot holds");
 
 // The pieces of one product that a warp has, one after the other.
-struct walk_share
-{
+struct walk_share {
     uint32_t at, stride, part, tile, segment;
 
     __device__ __forceinline__ walk_share(const walk_weights &w, uint32_t product_i, uint32_t warp)
@@ -63,13 +62,13 @@ struct walk_share
     __device__ __forceinline__ uint32_t in_slot(const walk_weights &w) const
     {
         cuda_form f = (cuda_form)w.form[part];
-        return slot_units(cuda_unit_blocks(f), cuda_unit_bytes(f)) >> (w.paired == WALK_SIDE_BY_SIDE);
+        return slot_units(cuda_unit_blocks(f), cuda_unit_bytes(f)) >>
+               (w.paired == WALK_SIDE_BY_SIDE);
     }
 };
 
 // A ring as the warp that fills it has it: one lane's.
-struct walk_feed
-{
+struct walk_feed {
     char *slots;
     uint64_t *full, *empty;
     const walk_weights *weights; // of all products
@@ -139,8 +138,7 @@ struct walk_feed
 };
 
 // And as the warp that uses it.
-struct walk_ring
-{
+struct walk_ring {
     const char *slots;
     uint64_t *full, *empty;
     uint32_t n_slots, slot, parity;
@@ -199,13 +197,14 @@ static __device__ __forceinline__ float chain(walk_ring &ring, uint32_t n, const
                                               uint32_t lane)
 {
     float d[4] = {0, 0, 0, 0};
-    for_units<form, slot_units(form::unit_blocks, form::unit_bytes)>(ring, n, x, [&](const char *unit, const char *row) {
-        form::each(unit, lane, [&](uint32_t j, uint4 w) {
-            uint4 v = row_steps(row + j * 64);
-            mma_one_row(d, w.x, w.y, v.x, v.y);
-            mma_one_row(d, w.z, w.w, v.z, v.w);
+    for_units<form, slot_units(form::unit_blocks, form::unit_bytes)>(
+        ring, n, x, [&](const char *unit, const char *row) {
+            form::each(unit, lane, [&](uint32_t j, uint4 w) {
+                uint4 v = row_steps(row + j * 64);
+                mma_one_row(d, w.x, w.y, v.x, v.y);
+                mma_one_row(d, w.z, w.w, v.z, v.w);
+            });
         });
-    });
     return d[0];
 }
 
@@ -215,15 +214,16 @@ static __device__ __forceinline__ float2 chains(walk_ring &ring, uint32_t n, con
                                                 uint32_t lane)
 {
     float d[4] = {0, 0, 0, 0};
-    for_units<form, slot_units(form::unit_blocks, form::unit_bytes) / 2>(ring, n, x, [&](const char *unit, const char *row) {
-        uint4 first[form::unit_blocks];
-        form::each(unit, lane, [&](uint32_t j, uint4 w) { first[j] = w; });
-        form::each(unit + SLOT / 2, lane, [&](uint32_t j, uint4 w) {
-            uint4 v = row_steps(row + j * 64);
-            mma_step(d, first[j].x, w.x, first[j].y, w.y, v.x, v.y);
-            mma_step(d, first[j].z, w.z, first[j].w, w.w, v.z, v.w);
+    for_units<form, slot_units(form::unit_blocks, form::unit_bytes) / 2>(
+        ring, n, x, [&](const char *unit, const char *row) {
+            uint4 first[form::unit_blocks];
+            form::each(unit, lane, [&](uint32_t j, uint4 w) { first[j] = w; });
+            form::each(unit + SLOT / 2, lane, [&](uint32_t j, uint4 w) {
+                uint4 v = row_steps(row + j * 64);
+                mma_step(d, first[j].x, w.x, first[j].y, w.y, v.x, v.y);
+                mma_step(d, first[j].z, w.z, first[j].w, w.w, v.z, v.w);
+            });
         });
-    });
     return make_float2(d[0], d[2]);
 }
 

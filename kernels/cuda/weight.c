@@ -12,6 +12,7 @@
 struct cuda_weight {
     cuda_weight *next;
     void *device;
+    uint64_t bytes;
 };
 
 /* A table in host memory: a copy of our own, or pages that were registered. */
@@ -79,7 +80,7 @@ static status add_memory(backend_device *d, void **out, uint64_t bytes, errmsg *
         return s;
     }
     d->allocated_bytes -= bytes;
-    *w = (cuda_weight){d->weights, cuda_address(p)};
+    *w = (cuda_weight){d->weights, cuda_address(p), bytes};
     d->weights = w;
     *out = w->device;
     return ST_OK;
@@ -124,6 +125,8 @@ void cuda_weights_close(backend_device *d)
 status cuda_weights_begin(backend_device *d, uint64_t bytes, uint32_t n, errmsg *e)
 {
     uint64_t reserved = bytes + (uint64_t)n * CUDA_WEIGHT_ALIGN;
+    if (d->lends_weights)
+        reserved = (reserved + PLAN_CUDA_PAGE_BYTES - 1) / PLAN_CUDA_PAGE_BYTES * PLAN_CUDA_PAGE_BYTES;
     void *memory;
     CHECK(d->loading == NULL);
     struct cuda_loading *l = calloc(1, sizeof *l);
@@ -138,6 +141,12 @@ status cuda_weights_begin(backend_device *d, uint64_t bytes, uint32_t n, errmsg 
     TRY_CUDA(d, cudaMemset(l->max_bits, 0, SCALED_MAX * sizeof *l->max_bits), e);
     TRY_CUDA(d, cudaStreamSynchronize(0), e);
     return ST_OK;
+}
+
+void *cuda_weights_last(const backend_device *d, uint64_t *bytes)
+{
+    *bytes = d->weights->bytes;
+    return d->weights->device;
 }
 
 /* BF16 becomes f16 when the largest magnitude of all of a weight is known. */

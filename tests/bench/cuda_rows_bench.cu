@@ -1,5 +1,5 @@
-// cuda_rows_bench: what the parts of an 8B-shaped layer take on device 0 for a step of a few rows, each a
-// session of its own. Weights are random and many enough not to stay in the cache. Usage:
+// cuda_rows_bench: what the parts of an 8B-shaped layer take on device 0 for a step of a few rows,
+// each a session of its own. Weights are random and many enough not to stay in the cache. Usage:
 // cuda_rows_bench [POSITION of every row, 511]
 #include "kernels/cuda/launch.h"
 #include "tests/bench/cuda_timing.cuh"
@@ -10,7 +10,8 @@
 #include <cstdlib>
 
 static constexpr uint64_t POOL = 2ull << 30;
-static constexpr uint32_t EMBD = 4096, FF = 14336, HEADS = 32, KV_HEADS = 8, HEAD = 128, VOCAB = 128256;
+static constexpr uint32_t EMBD = 4096, FF = 14336, HEADS = 32, KV_HEADS = 8, HEAD = 128,
+                          VOCAB = 128256;
 static constexpr uint32_t KV = KV_HEADS * HEAD, ROWS = 64, KEYS = 64;
 
 struct product {
@@ -87,7 +88,8 @@ static void bench_products(uint32_t n_sms)
 
 static void bench_others(uint32_t position)
 {
-    uint32_t n_blocks = position / KEYS + 1, host[3 * ROWS], *tables = device<uint32_t>(ROWS * n_blocks);
+    uint32_t n_blocks = position / KEYS + 1, host[3 * ROWS],
+             *tables = device<uint32_t>(ROWS * n_blocks);
     for (uint32_t r = 0; r < ROWS; r++) {
         host[r] = position;
         host[ROWS + r] = r * n_blocks;
@@ -111,31 +113,33 @@ static void bench_others(uint32_t position)
     kv.table = at + ROWS;
     kv.tables = tables;
     kv.live = live;
+    const cuda_turn none = {};
     uint32_t n_cells = (position + 256) / 256;
     float *partial = device<float>(cuda_partial_floats(ROWS, HEADS, HEAD, n_cells));
     float *turns = device<float>(ROWS * HEAD), *norm = device<float>(EMBD);
-    printf("%-9s %5s %9s %9s %9s %9s %9s %9s %9s\n", "us", "rows", "norm", "rows", "silu", "rope q", "kv",
-           "attention", "shared");
+    printf("%-9s %5s %9s %9s %9s %9s %9s %9s %9s\n", "us", "rows", "norm", "rows", "silu", "rope q",
+           "kv", "attention", "shared");
     for (uint32_t n : counts) {
         const int times = 50;
         printf("%-9s %5u", "", n);
         auto show = [&](auto f) { printf(" %9.1f", median_us(times, [&](int) { OK(f()); })); };
         show([&] {
-            return cuda_launch_rms_norm_prepare(stream, out, x, out + ROWS * EMBD, norm, EMBD, 1e-5f, n,
-                                                prepared, exponents);
+            return cuda_launch_rms_norm_prepare(stream, out, x, out + ROWS * EMBD, norm, EMBD,
+                                                1e-5f, n, prepared, exponents);
         });
         show([&] { return cuda_prepare_many(stream, prepared, exponents, x, EMBD, n); });
         show([&] { return cuda_prepare_glu(stream, prepared, exponents, x, x, false, FF, n); });
-        show([&] { return cuda_launch_rope(stream, out, turns, turns, HEAD, false, HEADS, HEAD, n); });
         show([&] {
-            const cuda_turn none = {};
-            return cuda_launch_kv_write(stream, &kv, x, x, &none, n);
+            return cuda_launch_rope(stream, out, turns, turns, HEAD, false, HEADS, HEAD, n);
+        });
+        show([&] { return cuda_launch_kv_write(stream, &kv, x, x, &none, n); });
+        show([&] {
+            return cuda_launch_attention_rows(stream, out, x, &kv, &none, HEADS, 0.09f, 0, n,
+                                              partial, n_cells);
         });
         show([&] {
-            return cuda_launch_attention_rows(stream, out, x, &kv, HEADS, 0.09f, 0, n, partial, n_cells);
-        });
-        show([&] {
-            return cuda_launch_attention_f16(stream, out, x, &kv, HEADS, 0.09f, 0, n, partial, n_cells);
+            return cuda_launch_attention_f16(stream, out, x, &kv, HEADS, 0.09f, 0, n, partial,
+                                             n_cells);
         });
         printf("\n");
     }

@@ -27,7 +27,7 @@ undisturbed() {
 
 # expect_story N [PATTERN]: the story came whole, with N replacements, the first of which is told so.
 expect_story() {
-    local line='stage [0-9] \(pid [0-9]+, layers .*; pid [0-9]+ took its place after [0-9.]+ s'
+    local line='stage [0-9] \(pid [0-9]+(, layers .*|\) ends with .*); pid [0-9]+ took its place after [0-9.]+ s'
     [[ $CODE == 0 && $OUT == "$WANT" ]] || {
         printf 'exit code %s\n%s\n%s\n' "$CODE" "$OUT" "$ERR" >&2
         return 1
@@ -49,6 +49,45 @@ expect_story() {
         story --fault "stage=1,at=$at,kind=exit"
         expect_story 1 "stage 1 .*exit code 70; pid"
     done
+    assert_nothing_left
+}
+
+@test "killed, stopped and hung while the first stage walks for all" {
+    undisturbed
+    local unsplit=(--batch-pp 0 --spec-pp 0 --prime-pp 0)
+    story "${unsplit[@]}"
+    expect_story 0
+    for at in prime decode; do
+        for stage in 0 1 2; do
+            story "${unsplit[@]}" --fault "stage=$stage,at=$at,kind=kill"
+            expect_story 1 "stage $stage .*was lost in a step: killed by SIGKILL; pid"
+        done
+        story "${unsplit[@]}" --hang-timeout 0.5 --fault "stage=0,at=$at,kind=hang"
+        expect_story 1 "stage 0 .*no progress for 0.[56].*--hang-timeout.*; pid"
+        story "${unsplit[@]}" --hang-timeout 0.5 --fault "stage=2,at=$at,kind=stop"
+        expect_story 1 "stage 2 .*stopped by SIGSTOP; pid"
+    done
+    # an unsplit prompt is in no journal: from tokens, then
+    story --prime-pp 0 --fault "stage=1,at=decode,kind=kill"
+    expect_story 1 "rows again through all stages"
+    story "${unsplit[@]}" --fault "stage=all,at=decode,kind=kill"
+    expect_story 3
+    assert_nothing_left
+}
+
+@test "all weights on the first stage: it takes the others with it, and the text goes on" {
+    undisturbed
+    for at in prime decode; do
+        story --shard 0 --fault "stage=0,at=$at,kind=kill"
+        expect_story 3 "stage 0 .*was lost in a step: killed by SIGKILL; pid"
+        grep -qE "stage 2 .*ends with its weights: stage 0 .*; pid" <<<"$ERR"
+        story --shard 0 --fault "stage=2,at=$at,kind=kill"
+        expect_story 1 "stage 2 .*was lost in a step: killed by SIGKILL; pid"
+        story --shard 0 --hang-timeout 0.5 --fault "stage=0,at=$at,kind=stop"
+        expect_story 3 "stage 0 .*stopped by SIGSTOP; pid"
+    done
+    story --shard 0 --batch-pp 0 --prime-pp 0 --fault "stage=1,at=decode,kind=kill"
+    expect_story 1 "stage 1 .*killed by SIGKILL; pid"
     assert_nothing_left
 }
 

@@ -41,8 +41,7 @@ static void check_doors(const doors *d, const door_values *v)
     CHECK(d->n_devices == 0 || d->n_devices == d->n_stages ||
           (d->n_devices == 1 && d->device[0].kind == DEVICE_AUTO));
     CHECK(d->transport <= TRANSPORT_SHM && d->signal <= SIGNAL_SPIN);
-    CHECK(d->shard && d->streams);
-    CHECK(d->n_stages == 1 || (d->step.batch_pp && d->step.spec_pp && d->step.prime_pp));
+    CHECK(d->streams || (d->transport == TRANSPORT_AUTO && d->signal == SIGNAL_AUTO));
     const char *fault_text = v->value[DOOR_FAULT];
     CHECK(strcmp(d->fault_text, fault_text != NULL ? fault_text : "") == 0);
     check_faults(&d->faults);

@@ -60,9 +60,9 @@ json() {
     gate ppn --json -m "$DEMO" --stages 2
     expect 0
     [[ $(json verdict) == green && $(json red) == 0 ]]
-    # 8 layers can be cut in two in 7 ways, with three arms each; two arms have one stage
-    (($(json arms) == 23 && $(json crossings) > 900 && $(json overlaps) > 10))
-    for arm in reference serial pipelined flipped; do
+    # 8 layers can be cut in two in 7 ways, with four arms each; two arms have one stage
+    (($(json arms) == 30 && $(json crossings) > 900 && $(json overlaps) > 10))
+    for arm in reference serial pipelined flipped "one stream"; do
         grep -q "\"arm\":\"$arm\",\"stages\":[1-9]" <<<"$OUT"
     done
     assert_nothing_left
@@ -89,8 +89,8 @@ json() {
     gate batch --json -m "$DEMO"
     expect 0
     [[ $(json verdict) == green ]]
-    # the reference, two arms of one stage, and three arms each of 2, 3 and 8 stages
-    [[ $(json arms) == 12 ]]
+    # the reference, two arms of one stage, and four arms each of 2, 3 and 8 stages
+    [[ $(json arms) == 15 ]]
     ! grep -E '"(batches|prompt_batches|rounds)":0,' <<<"$(grep '"arm":"together' <<<"$OUT")"
     [[ $(grep -c '"arm":"sharing prefixes"' <<<"$OUT") == 4 ]]
     ! grep -E '"(batches|rounds|shared_rows)":0[,}]' <<<"$(grep '"arm":"sharing' <<<"$OUT")"
@@ -102,12 +102,47 @@ json() {
     gate spec --json -m "$DEMO"
     expect 0
     [[ $(json verdict) == green ]]
-    # the reference, and eleven arms each of 1, 2, 3 and 8 stages
-    [[ $(json arms) == 45 ]]
+    # the reference, eleven arms of one stage and twelve each of 2, 3 and 8
+    [[ $(json arms) == 48 ]]
     ! grep -E '"(verify_steps|drafted|accepted)":0,' <<<"$(grep '"arm":"K=' <<<"$OUT")"
     for arm in "K=1, greedy" "K=2, sampled" "K=8, sampled" "K=4, together" "K=4, by a model" \
         "K=4, by a model that is killed"; do
         grep -q "\"arm\":\"$arm\",\"stages\":8" <<<"$OUT"
+    done
+    assert_nothing_left
+}
+
+@test "the arms of prime, batch and spec that walk unsplit do, and no other does" {
+    for name in prime batch spec; do
+        gate "$name" --json -m "$DEMO" --stages 3
+        expect 0
+        [[ $(json verdict) == green ]]
+        grep -q '"arm":"[^"]*unsplit[^"]*","stages":3' <<<"$OUT"
+        ! grep '"arm":"[^"]*unsplit' <<<"$OUT" | grep '"unsplit_steps":0}'
+        ! grep '"arm":' <<<"$OUT" | grep -vE '"arm":"[^"]*unsplit' | grep -v '"unsplit_steps":0}'
+    done
+    # the doors of the command are the gate's to flip
+    MEMRA_BATCH_PP=0 gate ppn -m "$DEMO" --stages 2 --splits 4 -p 40 -n 2
+    expect 0 "^# green"
+    assert_nothing_left
+}
+
+@test "with all weights on stage 0 nothing differs either" {
+    gate ppn -m "$DEMO" --stages 3 --splits 2,4 --shard 0
+    expect 0 "^ok .* N=3 cuts 2,4 pipelined" "^# green"
+    gate prime -m "$DEMO" --stages 2 --shard 0 -p 60
+    expect 0 "^ok .*unsplit: .*unsplit steps" "^# green"
+    gate recovery -m "$DEMO" --stages 3 --kills 6 --seed 3 --shard 0
+    expect 0 "^ok 1 - recovery N=3 .* 6 kills: .* equal"
+    assert_nothing_left
+}
+
+@test "ppn alone can be walked on one stream" {
+    MEMRA_PP_STREAMS=0 gate ppn -m "$DEMO" --stages 4 --splits auto
+    expect 0 "^ok .* N=4 cuts .* one stream: " "^1\\.\\.3$" "^# green"
+    for name in prime all; do
+        gate "$name" -m "$DEMO" --stages 2 --streams 0
+        expect 2 "error: --streams=0 puts all stages into one process, and only gate ppn"
     done
     assert_nothing_left
 }
@@ -123,8 +158,8 @@ json() {
 @test "every set of cuts of a small model" {
     require_shared models/stories260K/stories260K-f32.gguf
     gate ppn -m "$SHARED/models/stories260K/stories260K-f32.gguf"
-    # 5 layers have 15 sets of cuts, with three arms each; two arms have one stage
-    expect 0 "^1\.\.47$" "^ok .* N=5 cuts 1,2,3,4 flipped" "^# green"
+    # 5 layers have 15 sets of cuts, with four arms each; two arms have one stage
+    expect 0 "^1\.\.62$" "^ok .* N=5 cuts 1,2,3,4 flipped" "^# green"
     no_line "^not ok"
 }
 
@@ -154,9 +189,9 @@ p50_at_most() {
 
 @test "the canaries of every gate are noticed" {
     gate all -m "$DEMO" --canary
-    expect 1 "^red: .*all 31 canaries were noticed"
+    expect 1 "^red: .*all 39 canaries were noticed"
     no_line "^GREEN"
-    [[ $(grep -c "^red   " <<<"$OUT") == 31 ]]
+    [[ $(grep -c "^red   " <<<"$OUT") == 39 ]]
     assert_nothing_left
 }
 
@@ -202,7 +237,7 @@ busy() {
 @test "a fault from the door makes the arms red, not their reference" {
     gate ppn -m "$DEMO" --stages 2 --splits 3 --fault stage=0,at=decode,kind=corrupt
     expect 1 "^ok 1 - ppn N=1 reference" "^not ok .*row 288 column [0-9]+ is .*0x[0-9a-f]{8}.*differ" \
-        "^# red: ppn: 1 of 5 arms"
+        "^# red: ppn: 2 of 6 arms"
     gate ppn -m "$DEMO" --stages 2 --splits 3 --fault stage=1,at=decode,kind=kill
     expect 1 "^not ok .*stage 1 .*SIGKILL"
     gate transport -m "$DEMO" --stages 2 --fault stage=0,at=load,kind=corrupt
@@ -213,11 +248,11 @@ busy() {
 @test "the doors choose the pipelines" {
     gate ppn -m "$DEMO" -p 48 -n 2 --stages 7
     # 7 of 8 layers' cuts are chosen in 7 ways
-    expect 0 "^1\.\.23$"
+    expect 0 "^1\.\.30$"
     gate ppn -m "$DEMO" -p 48 -n 2 --stages 3 --splits auto
-    expect 0 "^1\.\.5$"
+    expect 0 "^1\.\.6$"
     MEMRA_PP_STAGES=2 MEMRA_PP_SPLIT=7 gate ppn -m "$DEMO" -p 48 -n 2
-    expect 0 "^ok .* N=2 cuts 7 serial" "^1\.\.5$"
+    expect 0 "^ok .* N=2 cuts 7 serial" "^1\.\.6$"
     gate transport -m "$DEMO" -p 48 --stages 2 --transport shm
     expect 0 "^1\.\.3$"
 }

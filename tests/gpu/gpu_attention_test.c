@@ -282,6 +282,7 @@ static void turned_attention_is_its_parts(void **state)
     } cases[] = {{{DT_F16, 8, 2, 128, 0}, 128, 400}, {{DT_F16, 4, 4, 64, 100}, 64, 300},
                  {{DT_F16, 3, 1, 128, 0}, 64, 201},  {{DT_F16, 4, 2, 64, 0}, 20, 200},
                  {{DT_F16, 8, 2, 128, 0}, 128, 12},  {{DT_BF16, 4, 2, 128, 0}, 128, 200},
+                 {{DT_F16, 3, 1, 128, 90}, 64, 40},  {{DT_F16, 36, 2, 64, 0}, 64, 9},
                  {{DT_F16, 4, 2, 96, 0}, 96, 200}};
     for (uint32_t i = 0; i < 2 * sizeof cases / sizeof *cases; i++) {
         attention_case c = cases[i / 2].c;

@@ -304,6 +304,59 @@ static void prepared_rows_are_never_stale(void **state)
     free(x);
 }
 
+/* Several products of the same rows, of one form or of several, are each what it is alone. */
+static void products_together_are_each_alone(void **state)
+{
+    (void)state;
+    static const dtype kinds[][3] = {{DT_Q8_0, DT_Q8_0, DT_Q8_0},
+                                     {DT_Q4_K, DT_Q4_K, DT_Q6_K},
+                                     {DT_F16, DT_F32, DT_F16}};
+    static const uint32_t n_in = 1024, n_out[3] = {520, 64, 200}, counts[] = {1, 2, 9, 33, 64, 65};
+    seeded s = {7};
+    float *x = seeded_floats(&s, (uint64_t)n_in * ROWS, 6);
+    float *want = malloc(4ull * 520 * ROWS), *got = malloc(4ull * 520 * ROWS);
+    for (uint32_t k = 0; k < sizeof kinds / sizeof *kinds; k++) {
+        dev_weight w[3];
+        for (int i = 0; i < 3; i++) {
+            void *base;
+            const void *stored =
+                seeded_stored(&s, kinds[k][i], (uint64_t)n_in * n_out[i], 4, &base);
+            w[i] = weight_on(&gpu, stored, kinds[k][i], n_in, n_out[i]);
+            free(base);
+        }
+        for (uint32_t c = 0; c < sizeof counts / sizeof *counts; c++) {
+            const uint32_t n = counts[c];
+            const uint64_t x_bytes = 4ull * n_in * n;
+            dev_product p[3];
+            dev_ptr xs = side_put(&gpu, x, x_bytes);
+            for (int i = 0; i < 3; i++) {
+                float *bias = seeded_floats(&s, n_out[i], 4);
+                p[i] = (dev_product){side_put(&gpu, NULL, 4ull * n_out[i] * n), &w[i],
+                                     i == 1 ? (dev_ptr){0} : side_put(&gpu, bias, 4ull * n_out[i])};
+                free(bias);
+            }
+            assert_int_equal(gpu.b->matmuls(gpu.q, p, 3, xs, n), ST_OK);
+            for (int i = 0; i < 3; i++) {
+                const uint64_t bytes = 4ull * n_out[i] * n;
+                char what[96];
+                dev_ptr to = side_put(&gpu, NULL, bytes);
+                assert_int_equal(gpu.b->matmul(gpu.q, to, &w[i], xs, p[i].bias, n), ST_OK);
+                side_get(&gpu, want, to, bytes);
+                side_get(&gpu, got, p[i].out, bytes);
+                snprintf(what, sizeof what, "product %d of kinds %u, %u rows", i, k, n);
+                assert_true(same_bits(what, want, got, (uint64_t)n_out[i] * n));
+                side_free(&gpu, to, bytes);
+                side_free(&gpu, p[i].out, bytes);
+                if (p[i].bias.addr != 0) side_free(&gpu, p[i].bias, 4ull * n_out[i]);
+            }
+            side_free(&gpu, xs, x_bytes);
+        }
+    }
+    free(x);
+    free(want);
+    free(got);
+}
+
 /* What the fused ops leave, prepared rows included, is what their parts leave. */
 /* size: what the norm makes of its rows, and so about how large gates are. */
 static void fused_as_parts(seeded *s, uint32_t n, uint32_t n_ff, uint32_t n_rows, bool gelu,
@@ -382,6 +435,7 @@ static void fused_ops_are_their_parts(void **state)
     fused_as_parts(&s, 256, 20000, 66, true, 1);
     fused_as_parts(&s, 4128, 96, 300, false, 1);
     fused_as_parts(&s, 512, 512, 9, false, 1);
+    fused_as_parts(&s, 2048, 14336, 33, false, 1);
     static const float sizes[] = {0, 0x1p-44f, 0x1p-10f, 16, 0x1p20f};
     for (int i = 0; i < 10; i++)
         fused_as_parts(&s, 256, 512, 80, i % 2, sizes[i / 2]);
@@ -396,6 +450,7 @@ int main(void)
         cmocka_unit_test(streamed_types_are_as_held),
         cmocka_unit_test(prompts_are_their_rows),
         cmocka_unit_test(special_rows_stay_alone),
+        cmocka_unit_test(products_together_are_each_alone),
         cmocka_unit_test(prepared_rows_are_never_stale),
         cmocka_unit_test(fused_ops_are_their_parts),
     };

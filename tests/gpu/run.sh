@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # run.sh - what a machine with a GPU can be tested with, in under eight minutes: ops, products, attention
 # and the one-launch walk against the cpu; every gate with 1 to 4 stages on one GPU and with 2 on two;
-# every transport and signal; a soak; logits against the cpu and against the Hugging Face library;
+# unsplit walks and placements; every transport and signal; a soak; logits against the cpu and against the Hugging Face library;
 # memory against the plan; kernels under compute-sanitizer; speeds. A short table comes last.
 #
 #   tests/gpu/run.sh [BUILD] [STEP..]     BUILD: a build folder (build/release); steps: see below
@@ -15,7 +15,7 @@ root=$(dirname -- "$(dirname -- "$(dirname -- "$(readlink -f -- "${BASH_SOURCE[0
 build=${1:-$root/build/release}
 shift || true
 steps=("$@")
-((${#steps[@]} > 0)) || steps=(bench memory truth sanitizer tests soak transports gates logits)
+((${#steps[@]} > 0)) || steps=(bench memory truth sanitizer tests soak transports gates placements logits)
 pp=$build/bin/memra-pp
 shared=${MEMRA_SHARED:-$root/../shared}
 jobs_max=${MEMRA_GPU_JOBS:-4}
@@ -136,12 +136,77 @@ sanitizer() {
     done
 }
 
+# unsplit_gate NAME ARGUMENT..: green, and its unsplit arms were walked. They come last.
+unsplit_gate() {
+    local out
+    out=$("$pp" gate "$@") || { printf '%s\n' "$out" && return 1; }
+    grep '^ok .*unsplit.*unsplit step' <<<"$out" || { printf '%s\n' "$out" && return 1; }
+    echo "$(grep -c 'unsplit step' <<<"$out") arms walked unsplit"
+}
+
+canaries() {
+    local code=0
+    "$pp" gate "$@" --canary || code=$?
+    ((code == 1))
+}
+
+# survives STAGE ARGUMENT..: killed in a decode step on one GPU, the story is that of one stage.
+survives() {
+    local stage=$1 story=(run -p "Once upon a time" --temp 0 -n 60) want got err
+    shift
+    err=$(mktemp "$work/err.XXXXXX")
+    want=$("$pp" "${story[@]}" --stages 1 --devices 0) || return 1
+    got=$("$pp" "${story[@]}" --stages 3 --devices 0,0,0 "$@" --fault "stage=$stage,at=decode,kind=kill" \
+        2>"$err") || { cat "$err" && return 1; }
+    [[ $got == "$want" ]] && grep 'took its place' "$err"
+}
+
+# refuses PATTERN ARGUMENT..: exit code 2 and that line.
+refuses() {
+    local pattern=$1 code=0 out
+    shift
+    out=$("$pp" run -p Once -n 1 --stages 2 "$@" 2>&1) || code=$?
+    printf '%s\n' "$out"
+    ((code == 2)) && grep "$pattern" <<<"$out"
+}
+
+# Weights, K and V through CUDA IPC: on one GPU, and on two, where only prompts walk unsplit unasked.
+placements() {
+    local fn=(bash -c '"$0" "$@"') name stage # timeout runs programs, not functions
+    export -f unsplit_gate canaries survives refuses
+    export pp work
+    for name in prime batch spec; do
+        check "gate $name unsplit, 3 on one GPU" 120 "${fn[@]}" unsplit_gate "$name" --stages 3 \
+            --devices "$(on_gpus 3)"
+    done
+    check "canaries of gate prime" 120 "${fn[@]}" canaries prime --stages 2 --devices 0,0
+    check "weights on stage 0, one GPU" 120 "$pp" gate ppn --stages 3 --splits 2,5 --shard 0 \
+        --devices "$(on_gpus 3)"
+    check "the same, unsplit prompts" 120 "${fn[@]}" unsplit_gate prime --stages 2 --devices 0,0 --shard 0
+    check "one stream, 4 stages" 120 "$pp" gate ppn --stages 4 --splits 2,4,6 --devices "$(on_gpus 4)" \
+        --streams 0
+    for stage in 0 1 2; do
+        check "stage $stage killed, unsplit" 60 "${fn[@]}" survives "$stage" --batch-pp 0 --prime-pp 0
+        check "stage $stage killed, weights on 0" 60 "${fn[@]}" survives "$stage" --shard 0 --prime-pp 0
+    done
+    has_second || return 0
+    check "gate prime unsplit, two GPUs" 120 "${fn[@]}" unsplit_gate prime --stages 2 --devices 0,1
+    check "gate batch unsplit, two GPUs" 120 "${fn[@]}" unsplit_gate batch --stages 2 --devices 0,1 \
+        --allow-unsplit-batch 1
+    check "weights on stage 0, two GPUs" 120 "$pp" gate ppn --stages 2 --splits 4 --devices 0,1 --shard 0
+    check "unsplit decode refused" 30 "${fn[@]}" refuses 'weights of stage 1 on another device' \
+        --devices 0,1 --batch-pp 0
+    check "one stream refused" 30 "${fn[@]}" refuses 'stage 1 is on another than stage 0' --devices 0,1 \
+        --streams 0
+}
+
 for step in "${steps[@]}"; do
     case $step in
     tests)
         for t in matmul ops attention walk sample; do check "gpu $t" 300 "$build/bin/tests/gpu_${t}_test"; done
         ;;
     gates) gates ;;
+    placements) placements ;;
     transports) transports ;;
     soak) check "soak, 2 and 4 on one GPU" 240 "$build/bin/tests/gpu_soak_test" ;;
     truth)

@@ -65,6 +65,7 @@ static pipeline *open_pipeline(const doors *d, uint32_t n_sessions, uint32_t kv_
                                uint64_t journal_bytes)
 {
     pipeline_options o = small_options(model_path, dir, d);
+    o.unsplit = true;
     o.plan.n_sessions = n_sessions;
     o.plan.n_ctx = STREAMS_CTX;
     o.plan.journal_bytes = journal_bytes;

@@ -334,48 +334,32 @@ static void devices_must_be_as_many_as_stages(void **state)
     BAD2(DOOR_STAGES, "64", DOOR_DEVICES, many, "MEMRA_PP_DEVICES=\"cpu,cpu", "too many");
 }
 
-static void absent_mechanisms_take_only_their_default(void **state)
+static void one_stream_has_no_transport(void **state)
 {
     (void)state;
-    static const struct {
-        door_id id;
-        const char *ok, *absent;
-    } list[] = {
-        {DOOR_SHARD, "1", "0"},
-        {DOOR_STREAMS, "1", "0"},
-        {DOOR_ALLOW_UNSPLIT_BATCH, "0", "1"},
-    };
-    doors shut = doors_default();
-    for (size_t i = 0; i < sizeof list / sizeof *list; i++) {
-        doors d = GOOD({list[i].id, list[i].ok});
-        assert_memory_equal(&d, &shut, sizeof d);
-        BAD1(list[i].id, list[i].absent, doors_table(NULL)[list[i].id].variable,
-             "that this build does not have", "this build: ");
-        BAD1(list[i].id, "2", doors_table(NULL)[list[i].id].variable, "is too big");
-    }
+    assert_false(GOOD({DOOR_STREAMS, "0"}, {DOOR_STAGES, "2"}).streams);
+    assert_false(GOOD({DOOR_STREAMS, "0"}, {DOOR_TRANSPORT, "auto"}, {DOOR_SIGNAL, "auto"}).streams);
+    BAD1(DOOR_STREAMS, "2", "MEMRA_PP_STREAMS", "is too big");
+    BAD2(DOOR_STREAMS, "0", DOOR_TRANSPORT, "shm", "MEMRA_PP_TRANSPORT=\"shm\" forces",
+         "MEMRA_PP_STREAMS=\"0\"");
+    BAD2(DOOR_STREAMS, "0", DOOR_SIGNAL, "spin", "MEMRA_PP_SIGNAL=\"spin\" forces", "MEMRA_PP_STREAMS");
 }
 
-/* An unsplit walk is legal where nothing is split, and refused with the path and the alternative. */
-static void unsplit_walks_need_one_stage(void **state)
+/* Whether the devices allow an unsplit walk is not the doors' to say. */
+static void unsplit_walks_are_booleans(void **state)
 {
     (void)state;
-    static const struct {
-        door_id id;
-        const char *path;
-    } list[] = {{DOOR_BATCH_PP, "batched decode"}, {DOOR_SPEC_PP, "speculation"}, {DOOR_PRIME_PP, "prompts"}};
+    static const door_id list[] = {DOOR_BATCH_PP, DOOR_SPEC_PP, DOOR_PRIME_PP};
     for (size_t i = 0; i < sizeof list / sizeof *list; i++) {
-        const char *variable = doors_table(NULL)[list[i].id].variable;
-        doors d = GOOD({list[i].id, "0"}), whole = GOOD({list[i].id, "1"}, {DOOR_STAGES, "2"});
+        doors d = GOOD({list[i], "0"}, {DOOR_STAGES, "2"}), whole = GOOD({list[i], "1"});
         assert_int_equal(d.step.batch_pp + d.step.spec_pp + d.step.prime_pp, 2);
         assert_true(whole.step.batch_pp && whole.step.spec_pp && whole.step.prime_pp);
-        BAD2(DOOR_STAGES, "2", list[i].id, "0", variable, list[i].path, "MEMRA_PP_STAGES=1");
-        BAD1(list[i].id, "2", variable, "is too big");
-        /* A number of stages that comes later is looked at then. */
-        errmsg e = {0};
-        assert_int_equal(doors_unsplit(&d, 1, &e), ST_OK);
-        assert_int_equal(doors_unsplit(&d, 3, &e), ST_BAD_DOOR);
-        assert_non_null(strstr(e.text, "of 3 stages"));
+        BAD1(list[i], "2", doors_table(NULL)[list[i]].variable, "is too big");
     }
+    assert_false(GOOD({DOOR_SHARD, "0"}, {DOOR_STAGES, "2"}).shard);
+    BAD1(DOOR_SHARD, "2", "MEMRA_PP_SHARD", "is too big");
+    assert_true(GOOD({DOOR_ALLOW_UNSPLIT_BATCH, "1"}).step.allow_unsplit_batch);
+    BAD1(DOOR_ALLOW_UNSPLIT_BATCH, "yes", "MEMRA_PP_ALLOW_UNSPLIT_BATCH", "is not decimal digits only");
 }
 
 static void transport_takes_its_words(void **state)
@@ -591,8 +575,8 @@ int main(void)
         cmocka_unit_test(devices_auto_alone_fits_any_number_of_stages),
         cmocka_unit_test(devices_refuses_what_is_no_device),
         cmocka_unit_test(devices_must_be_as_many_as_stages),
-        cmocka_unit_test(absent_mechanisms_take_only_their_default),
-        cmocka_unit_test(unsplit_walks_need_one_stage),
+        cmocka_unit_test(one_stream_has_no_transport),
+        cmocka_unit_test(unsplit_walks_are_booleans),
         cmocka_unit_test(transport_takes_its_words),
         cmocka_unit_test(signal_takes_its_words),
         cmocka_unit_test(step_switches_take_0_and_1),

@@ -269,7 +269,7 @@ static double groups_per_round(pipeline *p, uint32_t rows)
     stage_snapshot before, after;
     step_doors d = doors_default().step;
     d.batch_rows = rows;
-    pipeline_set_step_doors(p, &d);
+    OK(pipeline_set_step_doors(p, &d, &e));
     for (uint32_t i = 0; i < 6; i++) s[i] = primed(p, i);
     pipeline_stage(p, 0, &before);
     for (uint32_t i = 0; i < 6; i++)

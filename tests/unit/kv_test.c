@@ -42,7 +42,7 @@ static int begin(void **state)
     assert_int_equal(f->b->device_open(&f->device, &spec, &e), ST_OK);
     assert_int_equal(f->b->queue_open(f->device, &f->q, &e), ST_OK);
     assert_int_equal(kv_open(&f->c, f->b, f->device, f->m, 0, N_LAYERS, DT_F32, &limits, f->host,
-                             &at, &e),
+                             &at, NULL, &e),
                      ST_OK);
     *state = f;
     return 0;
@@ -313,7 +313,7 @@ static int begin_window(void **state)
     host_layout_make(&at, f->m, &limits);
     f->host = calloc(1, at.bytes);
     assert_int_equal(kv_open(&f->c, f->b, f->device, f->m, 0, N_LAYERS, DT_F32, &limits, f->host,
-                             &at, &e),
+                             &at, NULL, &e),
                      ST_OK);
     assert_int_equal(kv_bytes(&f->c), plan_kv_bytes(f->m, 1, N_BLOCKS + N_WINDOW, DT_F32));
     return 0;

@@ -38,7 +38,7 @@ static void fill(pipeline *p)
     /* Chunks of the planned length, so that all their memory is used. */
     step_doors whole = doors_default().step;
     whole.prime_chunk = planned->rows_max;
-    pipeline_set_step_doors(p, &whole);
+    if (pipeline_set_step_doors(p, &whole, &e) != ST_OK) fail_msg("%s", e.text);
     if (session_open(p, &how, &s, &e) != ST_OK) fail_msg("%s", e.text);
     if (session_prime(s, tokens, n, NULL, &next, &e) != ST_OK) fail_msg("%s", e.text);
     if (session_prime(s, tokens, 16, logits, &next, &e) != ST_OK) fail_msg("%s", e.text);

@@ -204,19 +204,20 @@ static void doors_change_nothing_but_the_way(void **state)
     (void)state;
     float *got = rows(N_PROMPT);
     pipeline *p = open_n(3);
+#define SPLIT .batch_pp = true, .spec_pp = true, .prime_pp = true
     static const step_doors arms[] = {
-        {.overlap = false, .prime_pipe = false, .prime_chunk = 7},
-        {.overlap = true, .prime_pipe = false, .prime_chunk = 1},
-        {.overlap = false, .prime_pipe = true, .prime_chunk = 13},
-        {.overlap = true, .prime_pipe = true, .prime_chunk = 64},
-        {.overlap = true, .prime_pipe = true, .prime_chunk = 0},
+        {SPLIT, .overlap = false, .prime_pipe = false, .prime_chunk = 7},
+        {SPLIT, .overlap = true, .prime_pipe = false, .prime_chunk = 1},
+        {SPLIT, .overlap = false, .prime_pipe = true, .prime_chunk = 13},
+        {SPLIT, .overlap = true, .prime_pipe = true, .prime_chunk = 64},
+        {SPLIT, .overlap = true, .prime_pipe = true, .prime_chunk = 0},
     };
     for (size_t i = 0; i < sizeof arms / sizeof *arms; i++) {
         errmsg e = {0};
         session *s = small_session(p);
         uint32_t token;
         stage_snapshot before, after;
-        pipeline_set_step_doors(p, &arms[i]);
+        OK(pipeline_set_step_doors(p, &arms[i], &e));
         pipeline_stage(p, 0, &before);
         OK(session_prime(s, prompt, N_PROMPT, NULL, &token, &e));
         pipeline_stage(p, 0, &after);

@@ -250,7 +250,11 @@ static void change_doors(pipeline *p, uint64_t *random)
     d.overlap = (*random >> 40) % 3 != 0;
     d.prime_pipe = (*random >> 44) % 4 != 0;
     d.prime_chunk = (*random >> 48) % 2 == 0 ? 0 : 1 + (uint32_t)((*random >> 50) % 90);
-    pipeline_set_step_doors(p, &d);
+    d.batch_pp = (*random >> 57) % 4 != 0; /* walked on the first stage alone, for a while */
+    d.spec_pp = (*random >> 59) % 4 != 0;
+    d.prime_pp = (*random >> 61) % 4 != 0;
+    errmsg e = {0};
+    assert_int_equal(pipeline_set_step_doors(p, &d, &e), ST_OK);
 }
 
 static void soak(uint32_t n_stages)
@@ -288,18 +292,21 @@ static void soak(uint32_t n_stages)
         sum.n_cut += w[i].n_cut;
     }
     schedule_snapshot t;
-    stage_snapshot last;
+    stage_snapshot first, last;
     draft_counts drafts;
     pipeline_schedule(p, &t);
+    pipeline_stage(p, 0, &first);
     pipeline_stage(p, n_stages - 1, &last);
     pipeline_drafts(p, &drafts);
     printf("# N=%u: %u lives, %u tokens, %u stopped, %u forked, %u cut; %llu pauses, %llu rows restored, "
-           "%llu shared; %llu batches, %llu of prompts, %llu rounds; %llu of %llu drafts accepted\n",
+           "%llu shared; %llu batches, %llu of prompts, %llu rounds; %llu of %llu drafts accepted; %llu "
+           "steps unsplit\n",
            n_stages, sum.n_done, sum.n_tokens, sum.n_cancelled, sum.n_forked, sum.n_cut,
            (unsigned long long)t.n_pauses, (unsigned long long)t.n_restored_rows,
            (unsigned long long)t.n_shared_rows, (unsigned long long)last.n_batches,
            (unsigned long long)last.n_prime_batches, (unsigned long long)last.n_free_rounds,
-           (unsigned long long)drafts.n_accepted, (unsigned long long)drafts.n_drafted);
+           (unsigned long long)drafts.n_accepted, (unsigned long long)drafts.n_drafted,
+           (unsigned long long)first.n_unsplit);
     /* Everything that it is about did happen. */
     assert_int_equal(sum.n_done, n_lives);
     assert_true(sum.n_cancelled > 0 && sum.n_cut > 0);
@@ -307,6 +314,7 @@ static void soak(uint32_t n_stages)
     assert_true(windows ? t.n_shared_rows == 0 : t.n_shared_rows > 0);
     assert_true(drafts.n_accepted > 0 && drafts.n_accepted < drafts.n_drafted);
     assert_true(last.n_batches > 0 && last.n_prime_batches > 0 && last.n_free_rounds > 0);
+    assert_int_equal(first.n_unsplit > 0, n_stages > 1);
     assert_int_equal(t.n_sessions, 0);
     assert_int_equal(t.n_waiting, 0);
     assert_int_equal(t.n_blocks_used, t.n_blocks_cached);

@@ -289,7 +289,12 @@ static void prepare(opening *o, const gguf_build *b)
 static status try_open(opening *o, errmsg *e)
 {
     stage *s = (stage *)1;
-    stage_options options = {backend_cpu(), &o->config, o->file, o->m, on_progress, o};
+    stage_options options = {.backend = backend_cpu(),
+                             .config = &o->config,
+                             .file = o->file,
+                             .model = o->m,
+                             .on_progress = on_progress,
+                             .progress_ctx = o};
     errmsg_clear(e);
     o->last_done = o->n_calls = 0;
     status result = stage_open(&s, &options, e);

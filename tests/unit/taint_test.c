@@ -47,7 +47,8 @@ static void books_open(books *b)
     b->host = calloc(1, at.bytes);
     OK(backend_cpu()->device_open(&b->device, &spec, &e));
     OK(backend_cpu()->queue_open(b->device, &b->q, &e));
-    OK(kv_open(&b->kv, backend_cpu(), b->device, b->p->model, 0, 1, DT_F32, &limits, b->host, &at, &e));
+    OK(kv_open(&b->kv, backend_cpu(), b->device, b->p->model, 0, 1, DT_F32, &limits, b->host, &at,
+               NULL, &e));
 }
 
 static void books_close(books *b)

@@ -24,7 +24,8 @@ static wire_config *good_config(void)
     *c = (wire_config){.stage_i = 1, .n_stages = 2, .epoch = 1, .edge_epoch = 1, .n_layers = 4, .layer_begin = 2,
                        .layer_end = 4, .n_ctx = 64, .n_branches = 1, .rows_max = 8, .n_readback = 1,
                        .kv_type = DT_F16, .device = DEVICE_CPU, .n_threads = 1, .numa_node = WIRE_NONE, .run_block_fd = 3,
-                       .readback_fd = 4, .in_fd = 5, .out_fd = 6, .journal_in_fd = 7, .journal_out_fd = -1, .n_model_fds = 1};
+                       .readback_fd = 4, .in_fd = 5, .out_fd = 6, .journal_in_fd = 7, .journal_out_fd = -1, .loan_fd = 8,
+                       .loans = LOAN_UNSPLIT, .n_seam = 1, .range = {0, 2, 4}, .n_model_fds = 1};
     return c;
 }
 
@@ -65,6 +66,16 @@ static void config_fields_have_bounds(void **state)
     BAD(c->out_fd = -1);
     BAD(c->journal_in_fd = -2);
     BAD(c->journal_out_fd = -2);
+    BAD(c->n_seam = 0);
+    BAD(c->n_seam = 2); /* it has neighbours */
+    BAD(c->loan_fd = -2);
+    BAD(c->loan_fd = -1); /* what are the loans for then */
+    BAD(c->loans = 0);
+    BAD(c->loans = 4);
+    BAD(c->range[0] = 1);
+    BAD(c->range[1] = 3);
+    BAD(c->range[1] = 0);
+    BAD(c->range[2] = 5);
     BAD(c->n_model_fds = 0);
     BAD(c->n_model_fds = GGUF_FILES_MAX + 1);
     BAD(c->transport = TRANSPORT_SHM + 1);
@@ -118,6 +129,7 @@ static void step_arrays_lie_inside(void **state)
     BAD_STEP(s->flags |= STEP_VERIFY); /* it is a prompt */
     BAD_STEP(s->flags = STEP_VERIFY);  /* of several rounds */
     BAD_STEP(s->flags |= STEP_GOES_ON); /* it is a prompt */
+    BAD_STEP(s->flags |= STEP_UNSPLIT); /* it has operations */
     BAD_STEP(s->rounds = 0);
     BAD_STEP(s->rounds = WIRE_ROUNDS_MAX + 1);
     BAD_STEP(s->rounds = 2); /* row 2 has three */
