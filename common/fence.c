@@ -128,7 +128,7 @@ static wide *best_at(auto_plan *p, uint32_t stages_left, uint32_t il)
 static uint64_t range_cost(const auto_plan *p, uint32_t stages_left, uint32_t from, uint32_t to)
 {
     uint64_t bytes =
-        p->before[to] - p->before[from] + extra_bytes(p->m, from == 0, to == p->m->n_layers);
+        p->before[to] - p->before[from] + extra_bytes(p->m, false, to == p->m->n_layers);
     return bytes * p->cost[p->n_stages - stages_left];
 }
 
@@ -245,13 +245,24 @@ status fence_plan(fence *out, const doors *d, const model_desc *m, errmsg *e)
     return fence_plan_costs(out, d, m, NULL, e);
 }
 
-uint64_t fence_stage_bytes(const fence *f, const model_desc *m, uint32_t s)
+static uint64_t range_bytes(const fence *f, const model_desc *m, uint32_t s)
 {
-    CHECK(s < f->n_stages);
-    uint64_t bytes = extra_bytes(m, s == 0, s + 1 == f->n_stages);
+    uint64_t bytes = 0;
     for (uint32_t il = f->at[s]; il < f->at[s + 1]; il++)
         bytes += model_layer_bytes(m, il);
     return bytes;
+}
+
+uint64_t fence_stage_bytes(const fence *f, const model_desc *m, uint32_t s)
+{
+    CHECK(s < f->n_stages);
+    return range_bytes(f, m, s) + extra_bytes(m, s == 0, s + 1 == f->n_stages);
+}
+
+uint64_t fence_step_bytes(const fence *f, const model_desc *m, uint32_t s)
+{
+    CHECK(s < f->n_stages);
+    return range_bytes(f, m, s) + extra_bytes(m, false, s + 1 == f->n_stages);
 }
 
 uint32_t fence_stage_of(const fence *f, uint32_t il)

@@ -21,7 +21,7 @@ typedef struct {
  * splits, and for a list n_cuts and cut. Cuts are checked as if a person had written them.
  * even: cut s = floor(s * n_layers / N); where that cut is forbidden, or was taken by one that
  * moved, the nearest legal place that leaves room for the cuts after it (ties: the earlier).
- * auto: the cuts whose slowest stage (fence_stage_bytes x the cost of a byte there) is fastest; of
+ * auto: the cuts whose slowest stage (fence_step_bytes x the cost of a byte there) is fastest; of
  * those the most even ones (least sum of squares), then the earliest. cost[s] is relative: how long
  * the device of stage s takes for a byte, in units of FENCE_COST_UNIT for the fastest; 0 counts as
  * that, more than FENCE_COST_MAX as FENCE_COST_MAX. NULL: all alike. A model of 2^46 bytes and more
@@ -39,6 +39,8 @@ MUST_USE status fence_plan(fence *out, const doors *d, const model_desc *m, errm
  * head with the last (a tied head counts with both; once when they are one stage), and with every
  * stage the tensors of the whole model that layers share (rope factors). */
 uint64_t fence_stage_bytes(const fence *f, const model_desc *m, uint32_t s);
+/* Of these what a step reads: all but the embedding, of which it gathers its rows. */
+uint64_t fence_step_bytes(const fence *f, const model_desc *m, uint32_t s);
 
 /* The stage that owns layer il; il >= n_layers (the model's own draft layers): the last stage. */
 uint32_t fence_stage_of(const fence *f, uint32_t il);

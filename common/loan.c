@@ -89,9 +89,11 @@ status loan_read(loan_note *out, const loan_note *n, uint32_t epoch, uint32_t n_
     memcpy(&out->ticket, &n->ticket, sizeof out->ticket);
     atomic_store_explicit(&out->epoch, found, memory_order_relaxed);
     if (epoch == 0 || found != epoch)
-        return errmsg_set(e, ST_PROTOCOL, "%s: lent by incarnation %u, asked of %u", what, found, epoch);
+        return errmsg_set(e, ST_PROTOCOL, "%s: lent by incarnation %u, asked of %u", what, found,
+                          epoch);
     if (out->n_entries > n_entries_max || out->ticket.bytes > LOAN_TICKET_BYTES)
-        return errmsg_set(e, ST_PROTOCOL, "%s: %u tensors and a ticket of %u bytes are not possible", what,
+        return errmsg_set(e, ST_PROTOCOL,
+                          "%s: %u tensors and a ticket of %u bytes are not possible", what,
                           out->n_entries, out->ticket.bytes);
     return ST_OK;
 }

@@ -1,16 +1,17 @@
 /* loan.h - what stages lend each other: one shared mapping in which each says where it lies.
  *
  * A walk of the whole model on the primary needs the other stages' weights, K and V where they are,
- * and stages whose weights all lie on the primary need those. The loan is the coordinator's memory (a
- * sealed memfd, made only where somebody may borrow); for each range of layers it has a page:
+ * and stages whose weights all lie on the primary need those. The loan is the coordinator's memory
+ * (a sealed memfd, made only where somebody may borrow); for each range of layers it has a page:
  *
  * kv       by class, written by the stage of the range when it has loaded: where its pools are
- * weights  written by whoever holds the range's weights, with an entry for each tensor, in the order
- *          of stage/weights.h; nothing where weights lie in the file's mapping, which everyone has
+ * weights  written by whoever holds the range's weights, with an entry for each tensor, in the
+ *          order of stage/weights.h; nothing where weights lie in the file's mapping, which all have
  *
- * A note is of one incarnation of its writer and void for any other. On the cpu the pools themselves
- * lie here, behind the pages; elsewhere a ticket says how to reach them (kernels/loan.h). Whoever
- * borrows compares every number with what it knows from the model before it uses it. */
+ * A note is of one incarnation of its writer and void for any other. On the cpu the pools
+ * themselves lie here, behind the pages; elsewhere a ticket says how to reach them
+ * (kernels/loan.h). Whoever borrows compares every number with what it knows from the model before
+ * it uses it. */
 #ifndef COMMON_LOAN_H
 #define COMMON_LOAN_H
 
@@ -27,16 +28,16 @@ typedef struct {
 } loan_ticket;
 
 typedef struct {
-    _Atomic uint32_t epoch;  /* of the incarnation that wrote it, set last; 0: nothing is here */
+    _Atomic uint32_t epoch; /* of the incarnation that wrote it, set last; 0: nothing is here */
     uint32_t n_entries;
-    uint64_t bytes;          /* of the allocation */
+    uint64_t bytes; /* of the allocation */
     loan_ticket ticket;
 } loan_note;
 
 /* One tensor in the allocation. */
 typedef struct {
     uint64_t offset;
-    int32_t exponent;        /* dev_weight's */
+    int32_t exponent; /* dev_weight's */
     uint32_t reserved;
 } loan_entry;
 
@@ -44,8 +45,8 @@ typedef struct {
     loan_note kv[KV_POOLS], weights;
 } loan_page;
 
-#define LOAN_ENTRIES_MODEL 8u     /* tensors of a range that are no layer's, at most */
-#define LOAN_ENTRIES_LAYER 24u    /* of a layer */
+#define LOAN_ENTRIES_MODEL 8u  /* tensors of a range that are no layer's, at most */
+#define LOAN_ENTRIES_LAYER 24u /* of a layer */
 
 /* Where everything is, by one formula for all; offsets from the mapping's start. */
 typedef struct {
@@ -63,7 +64,7 @@ void loan_layout_make(loan_layout *out, const model_desc *m, uint32_t n_stages, 
 /* One process's view. map NULL: there is none. */
 typedef struct {
     char *map;
-    int fd;                  /* borrowed */
+    int fd; /* borrowed */
     loan_layout at;
 } loan;
 
@@ -80,7 +81,7 @@ loan_entry *loan_entries_of(const loan *l, uint32_t range); /* [n_entries_max[ra
 void loan_publish(loan_note *n, uint32_t epoch);
 /* A copy of the note, if it is of that incarnation. ST_PROTOCOL: it is not, or its numbers are not
  * possible; *e begins with `what`. */
-MUST_USE status loan_read(loan_note *out, const loan_note *n, uint32_t epoch, uint32_t n_entries_max,
-                          const char *what, errmsg *e);
+MUST_USE status loan_read(loan_note *out, const loan_note *n, uint32_t epoch,
+                          uint32_t n_entries_max, const char *what, errmsg *e);
 
 #endif

@@ -54,6 +54,7 @@ status kv_borrow(kv_cache *out, const kv_cache *like, const model_desc *m, uint3
         out->pool[k].holder = POOLS_BORROWED;
     }
     kv_sort_layers(out, m, layer_begin);
-    for (uint32_t k = 0; k < out->n_pools; k++) TRY(borrow_pool(out, (kv_class)k, from, e));
+    for (uint32_t k = 0; k < out->n_pools; k++)
+        TRY(borrow_pool(out, (kv_class)k, from, e));
     return ST_OK;
 }

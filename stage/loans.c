@@ -1,6 +1,6 @@
-/* loans.c - what a stage lends (its pools: kv_lent.c; weights, where they are the device's own) and what
- * it borrows: the first one every other range, one after the other, for a walk of all layers; or, with
- * all weights on the first one, each other its own range's weights. */
+/* loans.c - what a stage lends (its pools: kv_lent.c; weights, where they are the device's own) and
+ * what it borrows: the first one every other range, one after the other, for a walk of all layers;
+ * or, with all weights on the first one, each other its own range's weights. */
 #include "stage/stage_impl.h"
 
 #include "common/log.h"
@@ -37,7 +37,8 @@ static weights_options options_of(const stage *s, uint32_t range, bool layers_on
 /* --- lent --- */
 
 /* Weights of a range, and who else may have them. */
-static status load_range(stage *s, weights *w, const weights_options *o, uint32_t range, bool lends, errmsg *e)
+static status load_range(stage *s, weights *w, const weights_options *o, uint32_t range, bool lends,
+                         errmsg *e)
 {
     const backend_loan *by = s->b->loan;
     dev_ptr base;
@@ -77,7 +78,8 @@ static status load_all(stage *s, const weights_options *own, errmsg *e)
         g.total += weights_file_bytes(&o);
     }
     s->held = calloc(n, sizeof *s->held);
-    if (s->held == NULL) return errmsg_set(e, ST_RESOURCES, "no memory for the weights of %u ranges", n);
+    if (s->held == NULL)
+        return errmsg_set(e, ST_RESOURCES, "no memory for the weights of %u ranges", n);
     for (uint32_t range = 0; range <= n; range++) {
         weights *w = range == 0 ? &s->w : &s->held[range - 1];
         weights_options o = range == 0 ? *own : options_of(s, range, false);
@@ -92,7 +94,8 @@ static status load_all(stage *s, const weights_options *own, errmsg *e)
 
 status stage_load(stage *s, const weights_options *own, errmsg *e)
 {
-    if (!gathered(s)) return load_range(s, &s->w, own, s->config.stage_i, for_walks(s) && !s->first, e);
+    if (!gathered(s))
+        return load_range(s, &s->w, own, s->config.stage_i, for_walks(s) && !s->first, e);
     return s->first ? load_all(s, own, e) : ST_OK;
 }
 
@@ -110,20 +113,23 @@ uint64_t stage_load_bytes(const stage *s, const weights_options *own)
 void stage_unload(stage *s)
 {
     weights_close(&s->w);
-    for (uint32_t i = 0; s->held != NULL && i + 1 < s->config.n_stages; i++) weights_close(&s->held[i]);
+    for (uint32_t i = 0; s->held != NULL && i + 1 < s->config.n_stages; i++)
+        weights_close(&s->held[i]);
     free(s->held);
 }
 
 /* --- borrowed --- */
 
-static status borrow_weights(stage *s, borrowed_weights *x, uint32_t range, bool layers_only, uint32_t epoch,
-                             errmsg *e)
+static status borrow_weights(stage *s, borrowed_weights *x, uint32_t range, bool layers_only,
+                             uint32_t epoch, errmsg *e)
 {
     weights_options o = options_of(s, range, layers_only);
-    if (s->b->loan->lend_weights == NULL) return weights_open(&x->w, &o, e); /* the same pages of the file */
+    if (s->b->loan->lend_weights == NULL)
+        return weights_open(&x->w, &o, e); /* the same pages of the file */
     uint32_t n_max = s->loan->at.n_entries_max[range];
     loan_entry *entry = malloc(n_max * sizeof *entry);
-    if (entry == NULL) return errmsg_set(e, ST_RESOURCES, "no memory for %u borrowed tensors", n_max);
+    if (entry == NULL)
+        return errmsg_set(e, ST_RESOURCES, "no memory for %u borrowed tensors", n_max);
     loan_note n;
     char what[48];
     snprintf(what, sizeof what, "weights of stage %u", range);
@@ -171,10 +177,12 @@ static status borrow_all(stage *s, const uint32_t *epoch, errmsg *e)
     errmsg why = {0};
     status st = ST_OK;
     if (!s->first && gathered(s)) st = borrow_own(s, epoch[0], &why);
-    for (uint32_t range = 1; st == ST_OK && s->first && for_walks(s) && range < s->config.n_stages; range++)
+    for (uint32_t range = 1; st == ST_OK && s->first && for_walks(s) && range < s->config.n_stages;
+         range++)
         st = borrow_ahead(s, from = range, epoch[range], &why);
     if (st == ST_OK) return ST_OK;
-    return errmsg_set(e, st, "stage %u borrows of stage %u: %.400s", s->config.stage_i, from, why.text);
+    return errmsg_set(e, st, "stage %u borrows of stage %u: %.400s", s->config.stage_i, from,
+                      why.text);
 }
 
 status stage_borrow(stage *s, const uint32_t *epoch, errmsg *e)
@@ -183,8 +191,9 @@ status stage_borrow(stage *s, const uint32_t *epoch, errmsg *e)
     if (s->loan == NULL || s->config.n_stages == 1) return ST_OK;
     s->ahead = calloc(s->config.n_stages, sizeof *s->ahead);
     s->borrowed = calloc(s->config.n_stages, sizeof *s->borrowed);
-    status st = s->ahead != NULL && s->borrowed != NULL ? borrow_all(s, epoch, e)
-                                                        : errmsg_set(e, ST_RESOURCES, "no memory for loans");
+    status st = s->ahead != NULL && s->borrowed != NULL
+                    ? borrow_all(s, epoch, e)
+                    : errmsg_set(e, ST_RESOURCES, "no memory for loans");
     if (st != ST_OK) stage_give_back(s);
     return st;
 }
@@ -202,9 +211,11 @@ void stage_give_back(stage *s)
 {
     errmsg ignored = {0};
     if (s->ahead == NULL && s->borrowed == NULL) return;
-    if (stage_settle(s, &ignored) != ST_OK) log_debug("%s", ignored.text); /* nothing is on its way then */
+    if (stage_settle(s, &ignored) != ST_OK)
+        log_debug("%s", ignored.text); /* nothing is on its way then */
     if (s->n_borrowed > 0 && !s->first) end_own(s);
-    for (uint32_t i = 0; i < s->n_ahead; i++) kv_close(&s->ahead[i].kv);
+    for (uint32_t i = 0; i < s->n_ahead; i++)
+        kv_close(&s->ahead[i].kv);
     for (uint32_t i = 0; i < s->n_borrowed; i++) {
         borrowed_weights *b = &s->borrowed[i];
         weights_close(&b->w);

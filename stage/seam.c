@@ -12,7 +12,8 @@ static int on_load(void *ctx, uint64_t done, uint64_t total)
     seam *x = ctx;
     if (x->n == 1 || x->load_total == 0) return x->on_progress(x->progress_ctx, done, total);
     uint64_t now = x->loaded_before + done;
-    return x->on_progress(x->progress_ctx, now < x->load_total ? now : x->load_total, x->load_total);
+    return x->on_progress(x->progress_ctx, now < x->load_total ? now : x->load_total,
+                          x->load_total);
 }
 
 /* What object i of several is: a stage of its own, without a process's neighbours. */
@@ -33,7 +34,8 @@ static uint64_t load_total(const stage_options *o)
     fence f = {.n_stages = c->n_seam};
     uint64_t bytes = 0;
     memcpy(f.at, c->range, sizeof f.at);
-    for (uint32_t i = 0; i < f.n_stages; i++) bytes += fence_stage_bytes(&f, o->model, i);
+    for (uint32_t i = 0; i < f.n_stages; i++)
+        bytes += fence_stage_bytes(&f, o->model, i);
     return bytes;
 }
 
@@ -62,7 +64,8 @@ status seam_open(seam *out, const stage_options *o, stage_words *words, errmsg *
 
 void seam_close(seam *x)
 {
-    while (x->n > 0) stage_close(x->body[--x->n]);
+    while (x->n > 0)
+        stage_close(x->body[--x->n]);
 }
 
 stage_facts seam_facts(const seam *x)
@@ -80,25 +83,29 @@ stage_facts seam_facts(const seam *x)
 
 status seam_kv_ops(seam *x, const wire_kv_op *ops, uint32_t n_ops, errmsg *e)
 {
-    for (uint32_t i = 0; i < x->n; i++) TRY(stage_kv_ops(x->body[i], ops, n_ops, e));
+    for (uint32_t i = 0; i < x->n; i++)
+        TRY(stage_kv_ops(x->body[i], ops, n_ops, e));
     return ST_OK;
 }
 
 status seam_rows(seam *x, const wire_row *rows, uint32_t n_rows, uint32_t n_samplers, errmsg *e)
 {
     memset(x->walked_ns, 0, sizeof x->walked_ns);
-    for (uint32_t i = 0; i < x->n; i++) TRY(stage_rows(x->body[i], rows, n_rows, n_samplers, e));
+    for (uint32_t i = 0; i < x->n; i++)
+        TRY(stage_rows(x->body[i], rows, n_rows, n_samplers, e));
     return ST_OK;
 }
 
 void seam_reset(seam *x)
 {
-    for (uint32_t i = 0; i < x->n; i++) stage_reset(x->body[i]);
+    for (uint32_t i = 0; i < x->n; i++)
+        stage_reset(x->body[i]);
 }
 
 void seam_rewrite(seam *x, bool on)
 {
-    for (uint32_t i = 0; i < x->n; i++) stage_rewrite(x->body[i], on);
+    for (uint32_t i = 0; i < x->n; i++)
+        stage_rewrite(x->body[i], on);
 }
 
 static void add(_Atomic uint64_t *word, uint64_t n)
@@ -112,7 +119,8 @@ static status cross(seam *x, uint32_t i, uint32_t n_rows, errmsg *e)
     stage *to = x->body[i + 1];
     uint64_t bytes = n_rows * x->row_bytes;
     status s = x->backend->copy(stage_queue(to), stage_hidden(to), stage_hidden(x->body[i]), bytes);
-    if (s != ST_OK) return errmsg_set(e, s, "the device failed at boundary %u -> %u (copy)", i, i + 1);
+    if (s != ST_OK)
+        return errmsg_set(e, s, "the device failed at boundary %u -> %u (copy)", i, i + 1);
     add(&x->words[i]->tx_rows, n_rows);
     add(&x->words[i]->tx_bytes, bytes);
     add(&x->words[i]->tx_crossings[0], 1);

@@ -26,7 +26,8 @@ typedef struct {
 typedef status (*weight_visit)(void *ctx, const weight_item *item, errmsg *e);
 
 /* Visit every tensor of the range, the layers' first. w may be NULL: nothing is to be filled. */
-MUST_USE status weights_visit(const weights_options *o, weights *w, weight_visit f, void *ctx, errmsg *e);
+MUST_USE status weights_visit(const weights_options *o, weights *w, weight_visit f, void *ctx,
+                              errmsg *e);
 
 /* *out with its tables, empty. ST_RESOURCES; it can be closed then too. */
 MUST_USE status weights_make(weights *out, const weights_options *o, errmsg *e);

@@ -8,8 +8,9 @@ static uint64_t bytes_on(const backend *b, const weight_item *item)
 {
     const gguf_tensor *t = item->t;
     if (item->part->use == AS_VECTOR) return t->bytes;
-    return item->part->use == AS_MATRIX ? b->weight_bytes(t->type, (uint32_t)t->dim[0], (uint32_t)t->dim[1])
-                                        : 0;
+    return item->part->use == AS_MATRIX
+               ? b->weight_bytes(t->type, (uint32_t)t->dim[0], (uint32_t)t->dim[1])
+               : 0;
 }
 
 typedef struct {

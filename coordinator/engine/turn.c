@@ -1,8 +1,8 @@
 /* Steps that walk split and steps that walk unsplit take turns: in the latter the primary reads and
- * writes K and V that the stages of split steps read and write too, and nothing but the order of steps
- * stands between them. So one of the other kind is issued when all in flight have landed; until then
- * nothing is, or it would wait for ever. Operations on KV are every stage's own work: they go ahead of
- * an unsplit step in a split one of their own.
+ * writes K and V that the stages of split steps read and write too, and nothing but the order of
+ * steps stands between them. So one of the other kind is issued when all in flight have landed;
+ * until then nothing is, or it would wait for ever. Operations on KV are every stage's own work:
+ * they go ahead of an unsplit step in a split one of their own.
  *
  * Unsplit walks are an arm to compare with, not a way to be fast: nobody minds the pauses. */
 #include "coordinator/engine/engine.h"

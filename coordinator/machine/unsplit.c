@@ -29,7 +29,8 @@ static bool reaches(const plan *p, const gpu_list *gpus, uint32_t s)
 bool unsplit_possible(const plan *p, const gpu_list *gpus)
 {
     bool all = true;
-    for (uint32_t s = 1; s < p->cuts.n_stages; s++) all = all && reaches(p, gpus, s);
+    for (uint32_t s = 1; s < p->cuts.n_stages; s++)
+        all = all && reaches(p, gpus, s);
     return all;
 }
 
@@ -39,24 +40,27 @@ typedef struct {
     const char *path;
 } path;
 
-static status check_path(const plan *p, const gpu_list *gpus, const doors *named, const step_doors *d,
-                         const path *x, errmsg *e)
+static status check_path(const plan *p, const gpu_list *gpus, const doors *named,
+                         const step_doors *d, const path *x, errmsg *e)
 {
     const char *door = doors_name(named, x->id);
     for (uint32_t s = 1; s < p->cuts.n_stages; s++) {
         if (!reaches(p, gpus, s))
-            return errmsg_set(e, ST_BAD_DOOR,
-                              "%s=0 asks for %s to walk unsplit on stage 0, whose device cannot reach the "
-                              "memory of stage %u; leave it out, or put both on devices of one kind "
-                              "that reach each other (%s)",
-                              door, x->path, s, doors_name(named, DOOR_DEVICES));
-        if (x->id == DOOR_PRIME_PP || d->allow_unsplit_batch || on_the_primary(p, gpus, s)) continue;
-        return errmsg_set(e, ST_BAD_DOOR,
-                          "%s=0 asks for %s to walk unsplit on stage 0, which would read the weights of "
-                          "stage %u on another device in every step; leave it out, compare with one "
-                          "stage (%s=1), or measure it all the same (%s=1)",
-                          door, x->path, s, doors_name(named, DOOR_STAGES),
-                          doors_name(named, DOOR_ALLOW_UNSPLIT_BATCH));
+            return errmsg_set(
+                e, ST_BAD_DOOR,
+                "%s=0 asks for %s to walk unsplit on stage 0, whose device cannot reach the "
+                "memory of stage %u; leave it out, or put both on devices of one kind "
+                "that reach each other (%s)",
+                door, x->path, s, doors_name(named, DOOR_DEVICES));
+        if (x->id == DOOR_PRIME_PP || d->allow_unsplit_batch || on_the_primary(p, gpus, s))
+            continue;
+        return errmsg_set(
+            e, ST_BAD_DOOR,
+            "%s=0 asks for %s to walk unsplit on stage 0, which would read the weights of "
+            "stage %u on another device in every step; leave it out, compare with one "
+            "stage (%s=1), or measure it all the same (%s=1)",
+            door, x->path, s, doors_name(named, DOOR_STAGES),
+            doors_name(named, DOOR_ALLOW_UNSPLIT_BATCH));
     }
     return ST_OK;
 }
@@ -76,11 +80,12 @@ status unsplit_check_shard(const plan *p, const gpu_list *gpus, const doors *nam
 {
     for (uint32_t s = 1; p->gathered && s < p->cuts.n_stages; s++) {
         if (reaches(p, gpus, s)) continue;
-        return errmsg_set(e, ST_BAD_DOOR,
-                          "%s=0 puts all weights on the device of stage 0, which that of stage %u cannot "
-                          "reach; leave it out, or put both on devices of one kind that reach each other "
-                          "(%s)",
-                          doors_name(named, DOOR_SHARD), s, doors_name(named, DOOR_DEVICES));
+        return errmsg_set(
+            e, ST_BAD_DOOR,
+            "%s=0 puts all weights on the device of stage 0, which that of stage %u cannot "
+            "reach; leave it out, or put both on devices of one kind that reach each other "
+            "(%s)",
+            doors_name(named, DOOR_SHARD), s, doors_name(named, DOOR_DEVICES));
     }
     return ST_OK;
 }
@@ -89,10 +94,11 @@ status unsplit_check_streams(const plan *p, const gpu_list *gpus, const doors *n
 {
     for (uint32_t s = 1; p->one_process && s < p->cuts.n_stages; s++) {
         if (on_the_primary(p, gpus, s)) continue;
-        return errmsg_set(e, ST_BAD_DOOR,
-                          "%s=0 puts all stages on one stream of one device, and stage %u is on another than "
-                          "stage 0; leave it out, or name one device for all (%s)",
-                          doors_name(named, DOOR_STREAMS), s, doors_name(named, DOOR_DEVICES));
+        return errmsg_set(
+            e, ST_BAD_DOOR,
+            "%s=0 puts all stages on one stream of one device, and stage %u is on another than "
+            "stage 0; leave it out, or name one device for all (%s)",
+            doors_name(named, DOOR_STREAMS), s, doors_name(named, DOOR_DEVICES));
     }
     return ST_OK;
 }

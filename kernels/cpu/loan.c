@@ -32,7 +32,8 @@ static status borrow(backend_device *d, dev_ptr *out, uint64_t bytes, const loan
                      const loan_ticket *ticket, errmsg *e)
 {
     (void)d;
-    if (ticket->bytes != 0) return errmsg_set(e, ST_RESOURCES, "cpu: it lies on another kind of device");
+    if (ticket->bytes != 0)
+        return errmsg_set(e, ST_RESOURCES, "cpu: it lies on another kind of device");
     return map_piece(out, bytes, at, e);
 }
 

@@ -1,6 +1,6 @@
-/* Allocations that are exported through CUDA IPC: of whole 2 MB pages, as what is exported is exported
- * whole, so that nothing else of this process lies there. Opening a handle twice in one process is
- * never done: each allocation is borrowed once until it is given back. */
+/* Allocations that are exported through CUDA IPC: of whole 2 MB pages, as what is exported is
+ * exported whole, so that nothing else of this process lies there. Opening a handle twice in one
+ * process is never done: each allocation is borrowed once until it is given back. */
 #include "kernels/cuda/loan.h"
 
 #include "kernels/cuda/peer.h"
@@ -26,7 +26,8 @@ static uint64_t whole_pages(uint64_t bytes)
     return (bytes + PAGE_BYTES - 1) / PAGE_BYTES * PAGE_BYTES;
 }
 
-static status write_ticket(const backend_device *d, loan_ticket *out, void *base, uint64_t bytes, errmsg *e)
+static status write_ticket(const backend_device *d, loan_ticket *out, void *base, uint64_t bytes,
+                           errmsg *e)
 {
     loan_blob b = {.magic = TICKET_MAGIC, .bytes = bytes};
     TRY_SOFT(d, cudaIpcGetMemHandle(&b.memory, base), e);
@@ -82,7 +83,8 @@ static void lend_weights(backend_device *d, bool on)
     d->lends_weights = on;
 }
 
-static status lent_weights(backend_device *d, dev_ptr *base, uint64_t *bytes, loan_ticket *ticket, errmsg *e)
+static status lent_weights(backend_device *d, dev_ptr *base, uint64_t *bytes, loan_ticket *ticket,
+                           errmsg *e)
 {
     void *p = cuda_weights_last(d, bytes);
     base->addr = (uintptr_t)p;

@@ -71,7 +71,8 @@ int walks_open(void **state)
     (void)state;
     strcpy(dir, "/tmp/memra-u.XXXXXX");
     if (mkdtemp(dir) == NULL) return 1;
-    for (uint32_t i = 0; i < WALKS_PROMPT; i++) walks_prompt[i] = (i * 37 + 11) % WALKS_VOCAB;
+    for (uint32_t i = 0; i < WALKS_PROMPT; i++)
+        walks_prompt[i] = (i * 37 + 11) % WALKS_VOCAB;
     make_model(&walks_llama);
     make_model(&walks_gemma);
     return 0;
@@ -100,7 +101,8 @@ void walks_set(pipeline *p, bool batch, bool spec, bool prime)
 static void same_rows(const walks_model *m, const float *got, uint32_t position, uint32_t n)
 {
     for (uint32_t i = 0; i < n; i++)
-        if (memcmp(got + (size_t)i * WALKS_VOCAB, row_of(m, position + i), WALKS_VOCAB * sizeof *got) != 0)
+        if (memcmp(got + (size_t)i * WALKS_VOCAB, row_of(m, position + i),
+                   WALKS_VOCAB * sizeof *got) != 0)
             fail_msg("%s: row %u differs", m->arch, position + i);
 }
 

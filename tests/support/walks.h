@@ -1,5 +1,5 @@
-/* walks.h - small models with what one stage says of them, and sessions that are compared with it bit by
- * bit, however their steps walk. Functions assert that what they do was done. */
+/* walks.h - small models with what one stage says of them, and sessions that are compared with it
+ * bit by bit, however their steps walk. Functions assert that what they do was done. */
 #ifndef TESTS_SUPPORT_WALKS_H
 #define TESTS_SUPPORT_WALKS_H
 
@@ -41,7 +41,8 @@ uint32_t walks_prime(const walks_model *m, session *s, uint32_t begin, uint32_t 
 /* Token k after the prompt as a step, compared. */
 void walks_step(const walks_model *m, session *s, uint32_t k);
 /* Tokens [from + 1, from + n] drawn by itself, compared; limits may be NULL. */
-void walks_generate(const walks_model *m, session *s, uint32_t from, uint32_t n, const generate_limits *limits);
+void walks_generate(const walks_model *m, session *s, uint32_t from, uint32_t n,
+                    const generate_limits *limits);
 /* Drafts, every fifth of which is wrong. */
 generate_limits walks_drafting(walks_model *m);
 

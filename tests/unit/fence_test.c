@@ -300,7 +300,7 @@ static void stage_bytes_count_what_a_stage_holds(void **state)
     free(f);
 }
 
-/* Largest stage and sum of squares of f, in bytes x cost (NULL: 1). */
+/* Largest stage and sum of squares of f, in bytes that a step reads x cost (NULL: 1). */
 typedef struct {
     uint64_t largest;
     double squares;
@@ -310,7 +310,7 @@ static worth worth_of(const fence *f, const model_desc *m, const uint32_t *cost)
 {
     worth w = {0};
     for (uint32_t s = 0; s < f->n_stages; s++) {
-        uint64_t bytes = fence_stage_bytes(f, m, s) * (cost != NULL ? cost[s] : 1);
+        uint64_t bytes = fence_step_bytes(f, m, s) * (cost != NULL ? cost[s] : 1);
         if (bytes > w.largest) w.largest = bytes;
         w.squares += (double)bytes * (double)bytes; /* exact: the models here are small */
     }
@@ -425,6 +425,11 @@ static void auto_balances_layers_of_1_to_8(void **state)
         fake_model *f = fake(12, bytes);
         for (uint32_t n = 2; n <= 6; n++)
             check_auto(f, n);
+        doors two = doors_of(2, SPLITS_AUTO);
+        uint32_t cut = good(&two, &f->m).at[1];
+        f->embd.bytes = 90000000; /* rows of it are gathered: the cut stays */
+        assert_int_equal(good(&two, &f->m).at[1], cut);
+        f->embd.bytes = 0;
         f->head.bytes = 30000000; /* a vocabulary as large as half the layers */
         for (uint32_t n = 2; n <= 6; n++)
             check_auto(f, n);

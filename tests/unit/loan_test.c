@@ -1,5 +1,5 @@
-/* What stages lend each other: where it lies, what is believed of it, and the cpu's pools, which two
- * devices see in one place. */
+/* What stages lend each other: where it lies, what is believed of it, and the cpu's pools, which
+ * two devices see in one place. */
 #include "tests/support/tap.h"
 
 #include "common/plan.h"
@@ -75,11 +75,13 @@ static void pieces_do_not_touch(void **state)
             uint32_t layers = model_n_layers_of(model, (layer_kind)k, ranges[s], ranges[s + 1]);
             assert_int_equal(at.kv_bytes[s][k], plan_kv_bytes(model, layers, blocks[k], DT_F16));
             assert_int_equal(at.kv[s][k] % 4096, 0);
-            if (at.kv_bytes[s][k] > 0) p[n++] = (piece){at.kv[s][k], at.kv[s][k] + at.kv_bytes[s][k]};
+            if (at.kv_bytes[s][k] > 0)
+                p[n++] = (piece){at.kv[s][k], at.kv[s][k] + at.kv_bytes[s][k]};
         }
     }
     qsort(p, n, sizeof *p, by_begin);
-    for (uint32_t i = 1; i < n; i++) assert_true(p[i - 1].end <= p[i].begin);
+    for (uint32_t i = 1; i < n; i++)
+        assert_true(p[i - 1].end <= p[i].begin);
     assert_true(p[n - 1].end <= at.bytes);
     /* Without pools in it there are the pages alone, and of that size nobody else's is taken. */
     loan_layout small;
@@ -128,7 +130,10 @@ static void borrowed_pools_are_the_lenders(void **state)
     (void)state;
     errmsg e = {0};
     const backend *b = backend_cpu();
-    const stage_limits limits = {.n_ctx = 128, .n_branches = 2, .rows_max = 8, .n_readback = 1,
+    const stage_limits limits = {.n_ctx = 128,
+                                 .n_branches = 2,
+                                 .rows_max = 8,
+                                 .n_readback = 1,
                                  .n_blocks = {blocks[0], blocks[1]}};
     host_layout host_at;
     host_layout_make(&host_at, model, &limits);
@@ -137,7 +142,8 @@ static void borrowed_pools_are_the_lenders(void **state)
     kv_cache own, theirs, seen;
     const kv_place first = {&lent, 0, 3}, second = {&lent, 2, 4};
     OK(kv_open(&own, b, d[0], model, 0, 2, DT_F16, &limits, host, &host_at, &first, &e));
-    OK(kv_open(&theirs, b, d[1], model, 3, 7, DT_F16, &limits, host + host_at.bytes, &host_at, &second, &e));
+    OK(kv_open(&theirs, b, d[1], model, 3, 7, DT_F16, &limits, host + host_at.bytes, &host_at,
+               &second, &e));
     OK(kv_borrow(&seen, &own, model, 3, 7, &second, &e));
     for (uint32_t i = 0; i < 4; i++) {
         kv_args x = kv_layer(&theirs, i), y = kv_layer(&seen, i);
@@ -147,7 +153,8 @@ static void borrowed_pools_are_the_lenders(void **state)
     }
     kv_close(&seen);
     /* Of another incarnation, or of another size than the model says: none. */
-    assert_int_equal(kv_borrow(&seen, &own, model, 3, 7, &(kv_place){&lent, 2, 5}, &e), ST_PROTOCOL);
+    assert_int_equal(kv_borrow(&seen, &own, model, 3, 7, &(kv_place){&lent, 2, 5}, &e),
+                     ST_PROTOCOL);
     kv_close(&seen);
     loan_page_of(&lent, 2)->kv[KV_CLASS_WINDOW].bytes--;
     errmsg_clear(&e);

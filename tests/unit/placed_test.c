@@ -13,23 +13,28 @@
         if ((expr) != ST_OK) fail_msg("%s: %s", #expr, e.text);                                    \
     } while (0)
 
-static pipeline *open_placed(const walks_model *m, uint32_t n_stages, bool shard, const char *faults)
+static pipeline *open_placed(const walks_model *m, uint32_t n_stages, bool shard,
+                             const char *faults)
 {
-    return walks_pipeline(m, &(walks_place){.n_stages = n_stages, .gathered = !shard, .faults = faults});
+    return walks_pipeline(
+        m, &(walks_place){.n_stages = n_stages, .gathered = !shard, .faults = faults});
 }
 
 static pipeline *open_stream(const walks_model *m, uint32_t n_stages, const char *faults)
 {
-    return walks_pipeline(m, &(walks_place){.n_stages = n_stages, .one_stream = true, .faults = faults});
+    return walks_pipeline(
+        m, &(walks_place){.n_stages = n_stages, .one_stream = true, .faults = faults});
 }
 
-/* --- all weights on stage 0 --------------------------------------------------------------------------- */
+/* --- all weights on stage 0
+ * --------------------------------------------------------------------------- */
 
 static void all_weights_lie_on_the_first(void **state)
 {
     (void)state;
     for (uint32_t n = 2; n <= 4; n++) {
-        pipeline *apart = open_placed(&walks_gemma, n, true, ""), *p = open_placed(&walks_gemma, n, false, "");
+        pipeline *apart = open_placed(&walks_gemma, n, true, ""),
+                 *p = open_placed(&walks_gemma, n, false, "");
         uint64_t sum = 0;
         stage_snapshot x;
         for (uint32_t i = 0; i < n; i++) {
@@ -42,7 +47,8 @@ static void all_weights_lie_on_the_first(void **state)
         }
         pipeline_stage(p, 0, &x);
         assert_int_equal(x.weights_bytes, sum);
-        assert_int_equal(pipeline_plan(p)->weights_total_bytes, pipeline_plan(apart)->weights_total_bytes);
+        assert_int_equal(pipeline_plan(p)->weights_total_bytes,
+                         pipeline_plan(apart)->weights_total_bytes);
         assert_true(pipeline_plan(p)->gathered && !pipeline_plan(apart)->gathered);
         walks_both_ways(&walks_gemma, p);
         pipeline_close(apart);
@@ -71,7 +77,8 @@ static void the_first_takes_the_others_with_it(void **state)
             stage_snapshot x;
             pipeline_stage(p, i, &x);
             assert_int_equal(x.n_lost, victim == 0 || victim == i);
-            if (victim == 0 && i > 0) assert_non_null(strstr(x.last_fault, "ends with its weights: stage 0"));
+            if (victim == 0 && i > 0)
+                assert_non_null(strstr(x.last_fault, "ends with its weights: stage 0"));
         }
         walks_both_ways(&walks_llama, p);
         OK(pipeline_check(p, &e));
@@ -79,7 +86,8 @@ static void the_first_takes_the_others_with_it(void **state)
     }
 }
 
-/* --- one stream --------------------------------------------------------------------------------------- */
+/* --- one stream
+ * --------------------------------------------------------------------------------------- */
 
 /* Every stage counts its rows, and its boundaries what crossed them. */
 static void counts_are_those_of_stages(pipeline *p, uint32_t n_stages)

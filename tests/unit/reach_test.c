@@ -12,7 +12,8 @@
         if ((expr) != ST_OK) fail_msg("%s: %s", #expr, e.text);                                    \
     } while (0)
 
-#define GPU(ordinal, uuid) "gpu " ordinal " GPU-" uuid "-0000-0000-0000-000000000000 9.0 15000 14000 shared H\n"
+#define GPU(ordinal, uuid)                                                                         \
+    "gpu " ordinal " GPU-" uuid "-0000-0000-0000-000000000000 9.0 15000 14000 shared H\n"
 
 /* Two, one of which has two numbers. */
 static gpu_list two_gpus(const char *link)
@@ -20,8 +21,8 @@ static gpu_list two_gpus(const char *link)
     char text[1024];
     gpu_list l;
     errmsg e = {0};
-    int n = snprintf(text, sizeof text, "cuda 3\n%s%s%s", GPU("0", "aaaaaaaa"), GPU("1", "bbbbbbbb"),
-                     GPU("2", "aaaaaaaa"));
+    int n = snprintf(text, sizeof text, "cuda 3\n%s%s%s", GPU("0", "aaaaaaaa"),
+                     GPU("1", "bbbbbbbb"), GPU("2", "aaaaaaaa"));
     for (int from = 0; from < 3; from++)
         for (int to = 0; to < 3; to++)
             if (from != to)
@@ -37,7 +38,8 @@ static plan on(device_door a, device_door b)
 
 static const step_doors whole = {.batch_pp = true, .spec_pp = true, .prime_pp = true};
 
-static void expect(const plan *p, const gpu_list *gpus, step_doors d, const char *door, const char *why)
+static void expect(const plan *p, const gpu_list *gpus, step_doors d, const char *door,
+                   const char *why)
 {
     errmsg e = {0};
     doors named = doors_default();
@@ -55,8 +57,8 @@ static void one_device_allows_all(void **state)
     (void)state;
     const gpu_list none = {0}, gpus = two_gpus("none");
     step_doors nothing_split = {0};
-    const device_door cpu = {.kind = DEVICE_CPU}, node = {DEVICE_CPU_NODE, 1}, zero = {DEVICE_CUDA, 0},
-                      same = {DEVICE_CUDA, 2}; /* by another number */
+    const device_door cpu = {.kind = DEVICE_CPU}, node = {DEVICE_CPU_NODE, 1},
+                      zero = {DEVICE_CUDA, 0}, same = {DEVICE_CUDA, 2}; /* by another number */
     plan p = on(cpu, cpu), q = on(node, node), r = on(zero, same);
     expect(&p, &none, nothing_split, NULL, NULL);
     expect(&q, &none, nothing_split, NULL, NULL);
@@ -81,7 +83,8 @@ static void several_devices_allow_prompts(void **state)
         expect(several[i], &gpus, prime, NULL, NULL);
         expect(several[i], &gpus, batch, "MEMRA_BATCH_PP=0 asks for batched decode",
                "MEMRA_PP_ALLOW_UNSPLIT_BATCH=1");
-        expect(several[i], &gpus, spec, "MEMRA_SPEC_PP=0 asks for speculation", "stage 1 on another device");
+        expect(several[i], &gpus, spec, "MEMRA_SPEC_PP=0 asks for speculation",
+               "stage 1 on another device");
         batch.allow_unsplit_batch = true;
         expect(several[i], &gpus, batch, NULL, NULL);
         batch.allow_unsplit_batch = false;
@@ -121,7 +124,8 @@ static void one_stream_is_of_one_device(void **state)
     assert_int_equal(unsplit_check_streams(&mixed, &gpus, &named, &e), ST_BAD_DOOR);
     errmsg_clear(&e);
     assert_int_equal(unsplit_check_streams(&apart, &gpus, &named, &e), ST_BAD_DOOR);
-    assert_non_null(strstr(e.text, "MEMRA_PP_STREAMS=0 puts all stages on one stream of one device, and stage 1"));
+    assert_non_null(strstr(
+        e.text, "MEMRA_PP_STREAMS=0 puts all stages on one stream of one device, and stage 1"));
 }
 
 int main(void)

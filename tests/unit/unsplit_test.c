@@ -1,5 +1,5 @@
-/* Walks of the whole model on stage 0: they are made and give the bits of one stage, beside split ones of
- * the same sessions, with forks, windows, drafts and lost stages. */
+/* Walks of the whole model on stage 0: they are made and give the bits of one stage, beside split
+ * ones of the same sessions, with forks, windows, drafts and lost stages. */
 #include "tests/support/tap.h"
 
 #include "tests/support/small_run.h"
@@ -122,17 +122,21 @@ static void steps_flip(const walks_model *m, uint32_t n_stages)
     /* The fork copies a block that was written both ways; both go on differently from there. */
     OK(session_fork(s, &child, &e));
     walks_set(p, false, true, false);
-    for (uint32_t k = 20; k < 40; k++) walks_step(m, child, k);
+    for (uint32_t k = 20; k < 40; k++)
+        walks_step(m, child, k);
     walks_set(p, true, true, true);
-    for (uint32_t k = 20; k < 30; k++) walks_step(m, s, k);
+    for (uint32_t k = 20; k < 30; k++)
+        walks_step(m, s, k);
     /* What an unsplit prompt writes anew is what split decode reads. */
     OK(session_truncate(s, 70, &e));
     walks_set(p, true, true, false);
     walks_prime(m, s, 70, WALKS_PROMPT);
-    for (uint32_t k = 0; k < 5; k++) walks_step(m, s, k);
+    for (uint32_t k = 0; k < 5; k++)
+        walks_step(m, s, k);
     session_drop(s);
     walks_set(p, true, true, true);
-    for (uint32_t k = 40; k < 50; k++) walks_step(m, child, k);
+    for (uint32_t k = 40; k < 50; k++)
+        walks_step(m, child, k);
     session_drop(child);
     pipeline_close(p);
 }
@@ -158,8 +162,10 @@ static void both_kinds_take_turns(void **state)
         uint32_t token, n = 0;
         walks_set(p, unsplit_prompts != 0, true, unsplit_prompts == 0);
         walks_prime(&walks_llama, a, 0, WALKS_PROMPT);
-        OK(session_generate(a, walks_llama.drawn[0], &(generate_limits){.n_max = WALKS_TOKENS}, &g, &e));
-        for (int i = 0; i < 4; i++) { /* would stand still while the generation always comes first */
+        OK(session_generate(a, walks_llama.drawn[0], &(generate_limits){.n_max = WALKS_TOKENS}, &g,
+                            &e));
+        for (int i = 0; i < 4;
+             i++) { /* would stand still while the generation always comes first */
             walks_prime(&walks_llama, b, 0, WALKS_PROMPT);
             OK(session_truncate(b, 0, &e));
         }
@@ -174,7 +180,8 @@ static void both_kinds_take_turns(void **state)
     }
 }
 
-/* --- lost stages -------------------------------------------------------------------------------------- */
+/* --- lost stages
+ * -------------------------------------------------------------------------------------- */
 
 static void one_is_lost(walks_model *m, uint32_t n_stages, uint32_t victim, const char *at)
 {
@@ -188,15 +195,18 @@ static void one_is_lost(walks_model *m, uint32_t n_stages, uint32_t victim, cons
     if (strcmp(at, "decode") == 0) walks_prime(m, split, 0, WALKS_PROMPT);
     walks_set(p, false, false, false);
     walks_prime(m, s, 0, WALKS_PROMPT);
-    for (uint32_t k = 0; k < 5; k++) walks_step(m, s, k);
+    for (uint32_t k = 0; k < 5; k++)
+        walks_step(m, s, k);
     walks_generate(m, s, 5, 20, NULL);
     walks_generate(m, s, 25, 12, &drafts);
     assert_int_equal(pipeline_recoveries(p, 0, NULL, 0), 1);
     /* What was walked unsplit is there for the others too, and what was split is still there. */
     walks_set(p, true, true, true);
-    for (uint32_t k = 37; k < 45; k++) walks_step(m, s, k);
+    for (uint32_t k = 37; k < 45; k++)
+        walks_step(m, s, k);
     if (strcmp(at, "decode") != 0) walks_prime(m, split, 0, WALKS_PROMPT);
-    for (uint32_t k = 0; k < 5; k++) walks_step(m, split, k);
+    for (uint32_t k = 0; k < 5; k++)
+        walks_step(m, split, k);
     OK(pipeline_check(p, &e));
     session_drop(s);
     session_drop(split);
@@ -213,7 +223,8 @@ static void whoever_is_lost_nothing_is(void **state)
     }
 }
 
-/* The rows of an unsplit prompt are in no journal: whoever is lost afterwards has them from tokens. */
+/* The rows of an unsplit prompt are in no journal: whoever is lost afterwards has them from tokens.
+ */
 static void split_steps_after_it_survive_a_loss(void **state)
 {
     (void)state;
@@ -225,14 +236,16 @@ static void split_steps_after_it_survive_a_loss(void **state)
         /* The blocks were another's first, whose rows are in the journal. */
         errmsg e = {0};
         uint32_t other[WALKS_PROMPT], next;
-        for (uint32_t i = 0; i < WALKS_PROMPT; i++) other[i] = (walks_prompt[i] + 1) % WALKS_VOCAB;
+        for (uint32_t i = 0; i < WALKS_PROMPT; i++)
+            other[i] = (walks_prompt[i] + 1) % WALKS_VOCAB;
         walks_set(p, true, true, true);
         OK(session_prime(s, other, WALKS_PROMPT, NULL, &next, &e));
         session_drop(s);
         s = small_session(p);
         walks_set(p, true, true, false);
         walks_prime(&walks_llama, s, 0, WALKS_PROMPT);
-        for (uint32_t k = 0; k < 10; k++) walks_step(&walks_llama, s, k);
+        for (uint32_t k = 0; k < 10; k++)
+            walks_step(&walks_llama, s, k);
         recovery_record r;
         assert_int_equal(pipeline_recoveries(p, 0, &r, 1), 1);
         assert_int_equal(r.through, victim != 0); /* no journal has the rows */
