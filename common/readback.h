@@ -3,8 +3,7 @@
  * [n_branches] rings of tokens and [n_rows] rows, each one line of words and n_vocab logits. The last
  * stage writes what was drawn, then sets `commit` (release) to the step's sequence: the commit point.
  * The coordinator hands out row ids; a ring's entry is the position of the row whose logits gave the
- * token, modulo READBACK_RING: no step has more positions of one branch, and a branch has no other
- * step with tokens in its ring in flight. A token is compared with n_vocab by the coordinator before
+ * token, modulo READBACK_RING: steps in flight do not have more positions of one branch than that. A token is compared with n_vocab by the coordinator before
  * it is used. */
 #ifndef COMMON_READBACK_H
 #define COMMON_READBACK_H

@@ -69,6 +69,7 @@ static bool counts_valid(const wire_step *s, uint32_t flags)
     const uint32_t kinds = STEP_PRIME | STEP_VERIFY;
     return (s->flags & ~flags) == 0 && (s->flags & kinds) != kinds &&
            ((s->flags & STEP_VERIFY) == 0 || s->rounds == 1) && s->slot < 2 &&
+           ((s->flags & STEP_GOES_ON) == 0 || (s->flags & kinds) == 0) &&
            ((s->flags & STEP_UNSPLIT) == 0 || s->n_kv_ops == 0) &&
            s->n_kv_ops <= WIRE_KV_OPS_MAX && s->n_rows <= WIRE_ROWS_MAX &&
            s->n_samplers <= WIRE_SAMPLERS_MAX &&
@@ -125,7 +126,8 @@ bool wire_valid(const void *data, uint64_t bytes)
     case WIRE_STEP:
         return h->body_bytes >= sizeof(wire_step) &&
                step_valid(data, bytes,
-                          STEP_PRIME | STEP_OVERLAP | STEP_PRIME_PIPE | STEP_VERIFY | STEP_UNSPLIT);
+                          STEP_PRIME | STEP_OVERLAP | STEP_PRIME_PIPE | STEP_VERIFY | STEP_UNSPLIT |
+                              STEP_GOES_ON);
     case WIRE_REPLAY:
         return h->body_bytes >= sizeof(wire_step) &&
                step_valid(data, bytes, STEP_RESET | STEP_THROUGH | STEP_OVERWRITTEN) &&

@@ -171,10 +171,15 @@ typedef struct {
 #define STEP_UNSPLIT 128u    /* the first stage walks all layers, with what the others lend; they hand
                                 the rows on. No KV operations; whatever came before has landed, but for
                                 steps of this kind */
+#define STEP_GOES_ON 256u    /* the step before, seq - 1, had these rows and groups, and several rounds:
+                                this one's first round is the next one of those. Rows come with the token
+                                and the live bit that they left it with, on the slots that follow, and
+                                what the message says of these is not read */
 /* Every stage runs, for each round, its groups one after the other; a group is a crossing of its own
  * on every boundary, which takes the slots in turn, beginning with `slot` (without STEP_OVERLAP: slot
  * 0). With several rounds every row samples, none asks for logits, and the tokens of all rounds but
- * the last go from the last stage back to the first. */
+ * the last go from the last stage back to the first; those of the last one too, once it knows that the
+ * next step goes on. */
 typedef struct {
     uint32_t flags, slot;
     uint32_t n_kv_ops, n_rows, n_samplers, n_stops;

@@ -160,7 +160,9 @@ void pipeline_forget_prefixes(pipeline *p);
 
 typedef struct {
     sampler_params sampler;
-    int32_t priority;            /* of those that wait; higher goes first. Default: 0 */
+    int32_t priority;            /* of those that wait for KV, or for their prompt to be read; higher goes
+                                  * first, then who came first; who was passed by often goes before
+                                  * all. Streams are never held up by it. Default: 0 */
     bool wait;                   /* for a free session and for KV; default: ST_RESOURCES instead */
     bool share;                  /* take over the blocks of others that began with the same tokens, and
                                   * let others have one's own: rows are not walked then. Default: no */

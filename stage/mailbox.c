@@ -63,3 +63,11 @@ mail *mailbox_pop(mailbox *m, int timeout_ms)
     pthread_mutex_unlock(&m->lock);
     return a;
 }
+
+const mail *mailbox_peek(mailbox *m)
+{
+    pthread_mutex_lock(&m->lock);
+    const mail *a = m->first;
+    pthread_mutex_unlock(&m->lock);
+    return a;
+}

@@ -31,5 +31,7 @@ MUST_USE status mailbox_push(mailbox *m, const void *frame, uint64_t bytes, errm
 
 /* The next frame, which the caller frees; NULL when none came within timeout_ms. */
 mail *mailbox_pop(mailbox *m, int timeout_ms);
+/* The same, which stays where it is; NULL: none waits. For the thread that pops. */
+const mail *mailbox_peek(mailbox *m);
 
 #endif

@@ -33,7 +33,17 @@ status rounds_begin(rounds *x, const step_view *v, errmsg *e)
         return errmsg_set(e, ST_PROTOCOL, "a step of %u rows: the largest has %u", v->step->n_rows,
                           x->room);
     }
+    bool goes_on = (v->step->flags & STEP_GOES_ON) != 0;
+    bool same = v->step->n_rows == x->n_rows && v->step->n_groups == x->n_groups &&
+                memcmp(v->group_end, x->group_end, x->n_groups * sizeof *x->group_end) == 0;
+    if (goes_on && !same) {
+        return errmsg_set(e, ST_PROTOCOL, "a step of %u rows in %u groups goes on after one of %u in %u",
+                          v->step->n_rows, v->step->n_groups, x->n_rows, x->n_groups);
+    }
     x->v = *v;
+    x->n_rows = v->step->n_rows;
+    x->n_groups = v->step->n_groups;
+    memcpy(x->group_end, v->group_end, x->n_groups * sizeof *x->group_end);
     memcpy(x->row, v->rows, v->step->n_rows * sizeof *x->row);
     memset(x->poison, 0, v->step->n_rows * sizeof *x->poison);
     return ST_OK;
@@ -41,12 +51,12 @@ status rounds_begin(rounds *x, const step_view *v, errmsg *e)
 
 static uint32_t group_begin(const rounds *x, uint32_t g)
 {
-    return g == 0 ? 0 : x->v.group_end[g - 1];
+    return g == 0 ? 0 : x->group_end[g - 1];
 }
 
 wire_row *rounds_group(const rounds *x, uint32_t g, uint32_t *n_rows)
 {
-    *n_rows = x->v.group_end[g] - group_begin(x, g);
+    *n_rows = x->group_end[g] - group_begin(x, g);
     return x->row + group_begin(x, g);
 }
 
@@ -68,10 +78,10 @@ uint32_t rounds_live(const rounds *x, uint32_t g)
     return n_live;
 }
 
-uint32_t rounds_slot(const rounds *x, uint32_t round, uint32_t g)
+uint32_t rounds_slot(const wire_step *s, uint32_t round, uint32_t g)
 {
-    if ((x->v.step->flags & STEP_OVERLAP) == 0) return x->v.step->slot;
-    return (x->v.step->slot + round * x->v.step->n_groups + g) % 2;
+    if ((s->flags & STEP_OVERLAP) == 0) return s->slot;
+    return (s->slot + round * s->n_groups + g) % 2; /* modulo 2^32 before: as good */
 }
 
 void rounds_expire(rounds *x, uint32_t round, uint32_t g)
@@ -109,8 +119,8 @@ void rounds_settle(rounds *x, uint32_t round, uint32_t g)
     const uint32_t *drawn = rounds_drawn(x, g);
     for (uint32_t i = 0; i < n; i++) {
         if ((row[i].flags & ROW_LIVE) == 0) continue;
-        bool lives = drawn[i] != TOKEN_NONE && !stops(x, &row[i], drawn[i]) &&
-                     round + 1 < row[i].rounds;
+        bool has_more = round + 1 < row[i].rounds || row[i].rounds == x->v.step->rounds;
+        bool lives = drawn[i] != TOKEN_NONE && !stops(x, &row[i], drawn[i]) && has_more;
         if (drawn[i] != TOKEN_NONE) row[i].token = drawn[i];
         if (!lives) row[i].flags &= ~ROW_LIVE;
     }

@@ -16,6 +16,7 @@ typedef struct {
     uint32_t *drawn;    /* [room] */
     poison_mark *poison; /* [room]: where a row was found to hold NaN or infinity */
     uint32_t room, n_ctx;
+    uint32_t n_rows, n_groups, group_end[WIRE_GROUPS_MAX]; /* of it, also when its frame is gone */
 } rounds;
 
 /* Rows that a step of several rounds may have. ST_RESOURCES. */
@@ -24,7 +25,7 @@ MUST_USE status rounds_open(rounds *out, const wire_config *c, errmsg *e);
 void rounds_close(rounds *x);
 
 /* Begin with the first round of a valid step, whose frame stays until the last one.
- * ST_PROTOCOL: more rows than there is room for. */
+ * ST_PROTOCOL: more rows than there is room for, or it goes on with others than the step before had. */
 MUST_USE status rounds_begin(rounds *x, const step_view *v, errmsg *e);
 
 /* The rows of group g, where their drawn tokens go, and their marks, which stay for the step. */
@@ -35,8 +36,10 @@ poison_mark *rounds_poison(const rounds *x, uint32_t g);
 /* Rows of group g that live. */
 uint32_t rounds_live(const rounds *x, uint32_t g);
 
-/* The slot of every boundary that group g takes in this round. */
-uint32_t rounds_slot(const rounds *x, uint32_t round, uint32_t g);
+/* The slot of every boundary that group g takes in this round of a step; ROUND_BEFORE: in the last one
+ * of the step that it goes on after. */
+#define ROUND_BEFORE UINT32_MAX
+uint32_t rounds_slot(const wire_step *s, uint32_t round, uint32_t g);
 
 /* Rows of group g that have had their rounds with this one are dead in the next. */
 void rounds_expire(rounds *x, uint32_t round, uint32_t g);
@@ -44,8 +47,8 @@ void rounds_expire(rounds *x, uint32_t round, uint32_t g);
 /* Group g was walked: its rows stand at their next positions. */
 void rounds_advance(rounds *x, uint32_t g);
 
-/* Last stage, before that (or behind it): rows take what they drew; those that drew a stop id, drew nothing or have
- * had their rounds are dead from now on. */
+/* Last stage, before that (or behind it): rows take what they drew; those that drew a stop id, drew nothing
+ * or have had their rounds are dead from now on, but for those that have had all rounds of the step. */
 void rounds_settle(rounds *x, uint32_t round, uint32_t g);
 
 #endif

@@ -265,33 +265,41 @@ void worker_count_piece(worker *w, const piece *x, uint64_t busy_ns)
     }
 }
 
+/* Its rows' tokens come from the piece of the round before, not from the message. */
+static bool is_fed(const piece *x)
+{
+    return x->round > 0 || x->goes_on;
+}
+
 trace_event worker_shown(const worker *w, const piece *x, uint32_t n_rows)
 {
     return (trace_event){.seq = x->seq,
                          .n_rows = n_rows,
                          .round = x->round,
                          .group = x->g,
-                         .slot = rounds_slot(&w->rounds, x->round, x->g),
+                         .slot = rounds_slot(w->rounds.v.step, x->round, x->g),
                          .of = w->config.edge_epoch};
 }
 
 /* What the rows are and hold, from the stage before: the last one, where they are fed to the first. */
 static status receive(worker *w, const piece *x, errmsg *e)
 {
-    bool fed = is_first(w);
-    incoming in = {.slot = rounds_slot(&w->rounds, fed ? x->round - 1 : x->round, x->g),
-                   .seq = x->seq,
+    bool fed = is_first(w), before = fed && x->round == 0;
+    uint32_t round = before ? ROUND_BEFORE : fed ? x->round - 1 : x->round;
+    incoming in = {.slot = rounds_slot(w->rounds.v.step, round, x->g),
+                   .seq = before ? x->seq - 1 : x->seq,
                    .rows = x->rows,
                    .n_rows = x->n_rows,
-                   .drawn = x->round > 0,
+                   .drawn = is_fed(x),
                    .n_vocab = w->model->n_vocab,
                    .poison = x->poison};
     if (!fed) in.hidden = stage_hidden(w->body);
     span waiting = span_begin(TRACE_STARVED);
     status s = edges_receive(&w->edges, &in, e);
     trace_event of = worker_shown(w, x, x->n_rows);
+    of.seq = in.seq;
     of.slot = in.slot;
-    if (fed) of.round--; /* the sender's */
+    if (fed) of.round = before ? w->n_rounds_before - 1 : x->round - 1; /* the sender's */
     span_end(s == ST_OK ? w->trace : NULL, &waiting, of);
     return s;
 }
@@ -301,7 +309,7 @@ static status send_on(worker *w, const piece *x, errmsg *e)
     dev_ptr hidden = {0};
     if (!is_last(w)) hidden = stage_hidden(w->body);
     span waiting = span_begin(TRACE_BLOCKED);
-    status s = edges_send(&w->edges, rounds_slot(&w->rounds, x->round, x->g), x->seq, x->rows, x->poison,
+    status s = edges_send(&w->edges, rounds_slot(w->rounds.v.step, x->round, x->g), x->seq, x->rows, x->poison,
                           x->n_rows, hidden, e);
     span_end(s == ST_OK ? w->trace : NULL, &waiting, worker_shown(w, x, x->n_rows));
     return s;
@@ -334,6 +342,36 @@ static status keep_on(worker *w, const piece *x, errmsg *e)
     return s;
 }
 
+/* Last stage: the rows of step seq, as its last round left them, to the first stage, which walks them on
+ * in the step `next`: groups up to `end`, but for those that went before. */
+static status hand_on(worker *w, uint64_t seq, const wire_step *next, uint32_t end, errmsg *e)
+{
+    for (; w->n_handed < end; w->n_handed++) {
+        uint32_t n_rows, g = w->n_handed, slot = rounds_slot(next, ROUND_BEFORE, g);
+        const wire_row *rows = rounds_group(&w->rounds, g, &n_rows);
+        trace_event of = {.seq = seq,
+                          .n_rows = n_rows,
+                          .round = w->n_rounds - 1,
+                          .group = g,
+                          .slot = slot,
+                          .of = w->config.edge_epoch};
+        span waiting = span_begin(TRACE_BLOCKED);
+        status s = edges_send(&w->edges, slot, seq, rows, rounds_poison(&w->rounds, g), n_rows, (dev_ptr){0}, e);
+        span_end(s == ST_OK ? w->trace : NULL, &waiting, of);
+        TRY(s);
+    }
+    return ST_OK;
+}
+
+/* The step that goes on after step seq, where that is the next message and is here already. */
+static const wire_step *next_goes_on(worker *w, uint64_t seq)
+{
+    const mail *m = mailbox_peek(&w->inbox);
+    if (m == NULL || wire_head(m->frame)->kind != WIRE_STEP || wire_head(m->frame)->seq != seq + 1) return NULL;
+    const wire_step *next = wire_body(m->frame);
+    return (next->flags & STEP_GOES_ON) != 0 && next->n_groups == w->rounds.n_groups ? next : NULL;
+}
+
 /* The last stage's end of a piece: the coordinator has the tokens first, then the first stage. */
 static status end_piece(worker *w, const piece *x, const wire_result *r, errmsg *e)
 {
@@ -341,8 +379,10 @@ static status end_piece(worker *w, const piece *x, const wire_result *r, errmsg 
     rounds_settle(&w->rounds, x->round, x->g);
     TRY(worker_say(w, WIRE_RESULT, x->seq, r, sizeof *r, e));
     rounds_advance(&w->rounds, x->g);
-    if (x->round + 1 == w->rounds.v.step->rounds || w->config.n_stages == 1) return ST_OK;
-    return send_on(w, x, e);
+    if (w->config.n_stages == 1) return ST_OK;
+    if (x->round + 1 < w->rounds.v.step->rounds) return send_on(w, x, e);
+    const wire_step *next = next_goes_on(w, x->seq);
+    return next != NULL ? hand_on(w, x->seq, next, x->g + 1, e) : ST_OK;
 }
 
 static status head(worker *w, const piece *x, wire_result *r, errmsg *e)
@@ -371,7 +411,7 @@ static status pass(worker *w, piece *x, wire_result *r, uint64_t busy_ns, errmsg
     bool verify = (step->flags & STEP_VERIFY) != 0;
     span passing = span_begin(x->prime ? TRACE_PROMPT : verify ? TRACE_VERIFY : TRACE_DECODE);
     status s = ST_OK;
-    if (x->round > 0) TRY_DONE(s, seam_rows(&w->seam, x->rows, x->n_rows, step->n_samplers, e));
+    if (is_fed(x)) TRY_DONE(s, seam_rows(&w->seam, x->rows, x->n_rows, step->n_samplers, e));
     x->n_live = rounds_live(&w->rounds, x->g);
     TRY_DONE(s, worker_walk(w, x, e));
     if (is_last(w)) TRY_DONE(s, head(w, x, r, e));
@@ -384,7 +424,7 @@ done:
 static status run_piece(worker *w, piece *x, errmsg *e)
 {
     const wire_step *step = w->rounds.v.step;
-    bool linked = w->config.n_stages > 1, fed = x->round > 0;
+    bool linked = w->config.n_stages > 1, fed = is_fed(x);
     uint64_t begin = now_ns();
     x->rows = rounds_group(&w->rounds, x->g, &x->n_rows);
     x->poison = rounds_poison(&w->rounds, x->g);
@@ -416,6 +456,7 @@ static status step(worker *w, const void *frame, errmsg *e)
     step_view v = wire_step_view(frame);
     piece x = {.seq = wire_head(frame)->seq,
                .prime = (v.step->flags & STEP_PRIME) != 0,
+               .goes_on = (v.step->flags & STEP_GOES_ON) != 0,
                .unsplit = (v.step->flags & STEP_UNSPLIT) != 0};
     atomic_store_explicit(&w->words->step_entered, x.seq, memory_order_release);
     if (x.seq > w->applied_seq) {
@@ -423,12 +464,24 @@ static status step(worker *w, const void *frame, errmsg *e)
         keep_copies(&w->sent, x.seq, v.kv_ops, v.step->n_kv_ops);
         w->applied_seq = x.seq;
     }
+    bool known = x.seq == w->walked_seq + 1 && w->n_rounds > 1 && w->config.n_stages > 1;
+    if (x.goes_on && !known) {
+        return errmsg_set(e, ST_PROTOCOL, "step %llu goes on after step %llu, the last was %llu",
+                          (unsigned long long)x.seq, (unsigned long long)x.seq - 1,
+                          (unsigned long long)w->walked_seq);
+    }
+    if (x.goes_on && is_last(w)) TRY(hand_on(w, x.seq - 1, v.step, w->rounds.n_groups, e));
+    w->walked_seq = 0;
     /* It is over when its operations are: another stage may read there next. */
     if (v.step->n_rows == 0 && v.step->n_kv_ops > 0) TRY(stage_settle(w->body, e));
     TRY(rounds_begin(&w->rounds, &v, e));
+    w->n_handed = 0;
+    w->n_rounds_before = w->n_rounds;
+    w->n_rounds = v.step->rounds;
     if (worker_runs_ahead(w, &v)) return worker_step_ahead(w, &x, e);
     for (x.round = 0; x.round < v.step->rounds; x.round++)
         for (x.g = 0; x.g < v.step->n_groups; x.g++) TRY(run_piece(w, &x, e));
+    w->walked_seq = x.seq;
     if (w->landing.seq == 0) worker_done(w, x.seq);
     return ST_OK;
 }

@@ -23,7 +23,7 @@ typedef struct {
     uint32_t round, g, n_rows, n_live;
     wire_row *rows;
     poison_mark *poison;
-    bool prime;
+    bool prime, goes_on; /* of its step */
     bool unsplit; /* the first stage walks for all */
 } piece;
 
@@ -59,6 +59,10 @@ struct worker {
     wire_row left_rows[PLAN_HEAD_ROWS];      /* what the worker still says of such a piece, or of the */
     poison_mark left_poison[PLAN_HEAD_ROWS]; /* round before the one in hand (worker_leave) */
     uint64_t applied_seq;            /* the last step whose KV operations were applied */
+    uint64_t walked_seq;             /* the last step of which all groups were walked, if since then no
+                                      * other message came; 0: none */
+    uint32_t n_rounds, n_rounds_before; /* of the step in hand, of the one before */
+    uint32_t n_handed;               /* of its groups, in its last round, went back to the first stage */
     uint32_t n_replays;              /* since the one with STEP_RESET */
 };
 

@@ -73,6 +73,7 @@ static status spoil(worker *w)
 
 static status replay_rows(worker *w, replaying *x, errmsg *e)
 {
+    w->walked_seq = 0; /* what goes on after a step finds others' rows here */
     TRY(rounds_begin(&w->rounds, x->v, e));
     x->in = (incoming){.slot = x->v->step->slot,
                        .seq = REPLAY_SEQ + w->n_replays,

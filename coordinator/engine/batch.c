@@ -4,9 +4,9 @@
  * Verifying: sessions that generate, each with what may follow, where verify.c finds that faster than
  * the next kind; N such steps keep N stages at work. There is one of the two kinds at a time.
  *
- * Free-running: all sessions that generate, in groups, for several rounds; one step at a time. N
- * groups keep N stages at work: what the last stage drew is there when the first one is through
- * with the groups. A round's length bounds the rounds of a step, for that is how long somebody who
+ * Free-running: all sessions that generate, in groups, for several rounds; one step at a time, and one
+ * that goes on where it ends (sequel.c). N groups keep N stages at work: what the last stage drew is there
+ * when the first one is through with the groups. A round's length bounds the rounds of a step, for that is how long somebody who
  * wants to join, or to leave, waits; beside prompts they are few, so that the prompts get on.
  *
  * Decode: one row each of many sessions. With N stages N + 1 micro-batches keep every stage at work
@@ -14,11 +14,13 @@
  * is not yet complete waits for the others only while every stage has a micro-batch of its own.
  *
  * Prompt chunks: rows of one prompt, and, where it ends before the chunk is full, of the prompts
- * behind it; a chunk is as long as chunk.h plans. Decode goes first. While sessions decode, chunks
+ * behind it; a chunk is as long as chunk.h plans. Prompts are read by priority, then first come first
+ * served, so that one of more priority overtakes at the next chunk; the oldest of all is passed by
+ * OVERTAKEN_MAX times in a row at most. Decode goes first, whatever the priorities: streams keep their pace. While sessions decode, chunks
  * in flight are so few that a decode row finds at most two chunk times of work before it; otherwise
  * two per stage.
  *
- * Sessions take turns: whoever had rows in a step goes to the end of the list. */
+ * Sessions that decode take turns: whoever had rows in a step goes to the end of the list. */
 #include "coordinator/engine/kvbooks.h"
 
 #include "common/boundary.h"
@@ -105,17 +107,20 @@ static void one_group(flight *f)
 #define ROUNDS_BETWEEN_DRAFTS 8u /* while there were none, but they were worth it before */
 #define ROUNDS_MAX 32u
 #define ROUNDS_NS (50 * NS_PER_MS)
-/* At the end of a step its last group still walks through N - 1 stages, and nothing follows it: of R
- * rounds of N groups the (N - 1) / (R * N)th part. So with several groups a step is longer. */
-#define ROUNDS_GROUPS_NS (250 * NS_PER_MS)
-_Static_assert(ROUNDS_MAX <= WIRE_ROUNDS_MAX && ROUNDS_MAX <= READBACK_RING, "rounds fit");
+/* At the end of a step its last group still walks through N - 1 stages, and nothing follows it where the
+ * step has no sequel: of R rounds of N groups the (N - 1) / (R * N)th part. So with several groups a step
+ * is longer. */
+#define ROUNDS_GROUPS_NS (125 * NS_PER_MS)
+_Static_assert(ROUNDS_MAX <= WIRE_ROUNDS_MAX && 2 * ROUNDS_MAX <= READBACK_RING, "rounds fit");
 
 static bool several_generate(const pipeline *p)
 {
     uint32_t n = 0;
-    for (const session *s = p->ready_first; s != NULL && n < 2; s = s->ready_next)
+    for (const session *s = p->ready_first; s != NULL; s = s->ready_next)
         n += s->first->generation != NULL;
-    return n == 2;
+    for (uint32_t i = 0; i < p->window; i++)
+        if (p->flights[i].seq != 0 && p->flights[i].free_running) n += p->flights[i].n_parts;
+    return n > 1;
 }
 
 static bool prompts_wait(const pipeline *p)
@@ -132,7 +137,8 @@ static uint32_t rounds_now(const pipeline *p)
     uint64_t n = p->round_ns == 0 ? ROUNDS_FIRST : step_ns / p->round_ns + 1;
     if (prompts_wait(p)) n = least(n, ROUNDS_BESIDE_PROMPTS);
     if (p->verify.worth.on) n = least(n, ROUNDS_BETWEEN_DRAFTS);
-    return least(least(n, ROUNDS_MAX), p->plan.rows_max);
+    bool two = p->n_pools > KV_CLASS_WINDOW && p->plan.rows_max > 1; /* a step and its sequel */
+    return least(least(n, ROUNDS_MAX), two ? p->plan.rows_max / 2 : p->plan.rows_max);
 }
 
 /* Groups that can be under way without the first stage taking back what the last one drew: its slots,
@@ -184,8 +190,9 @@ static void choose_free(pipeline *p, flight *f)
 
 static void choose_generations(pipeline *p, flight *f)
 {
-    uint32_t n_flying = in_flight(p, STEP_OF_DRAFTS);
-    if (in_flight(p, STEP_FREE) > 0 || n_flying == p->n_stages) return;
+    uint32_t n_flying = in_flight(p, STEP_OF_DRAFTS), n_free = in_flight(p, STEP_FREE);
+    if (n_free == 1) (void)sequel_choose(p, f, rounds_now(p));
+    if (n_free > 0 || n_flying == p->n_stages) return;
     if (n_flying == 0) admission_press(p);
     bool drafts = turn_allows(p, PATH_DRAFTS), rounds = n_flying == 0 && turn_allows(p, PATH_DECODE);
     switch (drafts ? verify_choose(p, f, n_flying) : VERIFY_ROUNDS) {
@@ -250,6 +257,8 @@ static void choose_decode(pipeline *p, const decoders *n, flight *f)
 
 /* --- prompts ----------------------------------------------------------------------------------------- */
 
+#define OVERTAKEN_MAX 8u
+
 /* What is left of a step's chunk. */
 typedef struct {
     uint32_t rows, n_free; /* rows; result rows */
@@ -291,19 +300,37 @@ static uint32_t prime_rows(const pipeline *p, const request *r, chunk_room *c)
     return rows;
 }
 
+/* Of the ready prompts that this choice has not seen: the oldest, or whose turn it is. */
+static session *next_prompt(const pipeline *p, bool oldest)
+{
+    session *next = NULL;
+    for (session *s = p->ready_first; s != NULL; s = s->ready_next) {
+        if (!s->first->prime || s->counted == p->n_counts) continue;
+        bool equal = oldest || next == NULL || s->priority == next->priority;
+        if (next == NULL || (equal ? s->ticket < next->ticket : s->priority > next->priority)) next = s;
+    }
+    return next;
+}
+
 static void choose_prime(pipeline *p, bool decoding, flight *f)
 {
     if (in_flight(p, STEP_OF_PROMPTS) >= prime_window(p, decoding)) return;
     chunk_room c = whole_chunk(p);
+    p->n_counts++;
+    session *oldest = next_prompt(p, true);
+    bool due = p->n_overtaken >= OVERTAKEN_MAX;
     f->prime = true;
-    for (session *s = p->ready_first; s != NULL; s = s->ready_next) {
+    for (session *s; (s = due ? oldest : next_prompt(p, false)) != NULL; due = false) {
         bool full = c.rows == 0 || (!c.asked && c.cost < 1 && f->n_rows > 0);
         if (full || f->n_parts == p->parts_max) break;
-        if (!s->first->prime) continue;
+        s->counted = p->n_counts;
         uint32_t n_rows = prime_rows(p, s->first, &c);
         if (n_rows > 0) add_part(f, s->first, n_rows);
     }
     one_group(f);
+    if (f->n_parts == 0) return;
+    bool passed = oldest->counted != p->n_counts || f->part[0].r->session->priority > oldest->priority;
+    p->n_overtaken = passed ? p->n_overtaken + 1 : 0;
 }
 
 static void choose(pipeline *p, flight *f)

@@ -130,7 +130,7 @@ struct pending {
     pipeline *p;                /* outlives the session */
 };
 
-/* Rows of one request in a step: its rows [first, first + n_rows), neighbours in the step too. Of a
+/* Rows of one request in a step (NULL: a row of nobody, dead): its rows [first, first + n_rows), neighbours in the step too. Of a
  * generation, from position `first` on: one row, in at most `rounds` rounds, or the next token and
  * its drafts in one; n_drawn tokens have come back. */
 typedef struct {
@@ -138,6 +138,7 @@ typedef struct {
     uint64_t first;
     uint32_t n_rows;
     uint32_t rounds, n_drawn;
+    uint32_t ahead;             /* rounds of it that were in flight before this step */
     bool dead;                  /* its live bit was cleared */
     bool poisoned;              /* a generation's: the row after those that drew holds NaN */
     uint32_t token;             /* of the round in hand, as it came back, checked */
@@ -157,9 +158,12 @@ typedef struct {
  *
  * A free-running step has generations for parts, one row each: group g is the parts (and rows)
  * [group_end[g - 1], group_end[g]). Any other is one group in one round. */
-typedef struct {
+typedef struct flight {
     uint64_t seq;               /* 0: free */
     bool prime, free_running;
+    bool goes_on;               /* free-running, after one that is in flight (sequel.c) */
+    bool overlap;               /* step_doors.overlap when it was issued */
+    struct flight *after;       /* the one that goes on after it; NULL: none does, yet */
     bool verify;                /* of generations, each with its drafts */
     bool unsplit;               /* its rows walk all layers on the primary */
     uint32_t n_parts, n_rows, n_results;
@@ -216,7 +220,7 @@ struct session {
     session *waiting_next;
     uint64_t ticket, waits_since; /* order of arrival; admissions when it began to wait */
     uint64_t used;              /* when it was last asked for something */
-    uint64_t counted;           /* batch.c: the last count that has seen it */
+    uint64_t counted;           /* batch.c: the last count, or choice, that has seen it */
     bool poisoned;              /* a row in flight was found to hold NaN or infinity: */
     wire_poisoned poison;       /* the one of the lowest position */
     errmsg ended;               /* why it was ended; ST_OK: it goes on */
@@ -296,6 +300,7 @@ struct pipeline {
     walk_turn turn;
     session *ready_first, *ready_last; /* sessions that have rows to issue, whose turn comes first */
     uint64_t next_seq, n_counts;
+    uint32_t n_overtaken;       /* chunks in a row that passed the oldest prompt by (batch.c) */
     flight *flights;            /* [window] */
     uint32_t n_flights, window, parts_max, results_max;
     uint32_t next_slot;         /* of the next crossing */
@@ -417,6 +422,21 @@ typedef enum {
 verify_choice verify_choose(pipeline *p, flight *f, uint32_t n_flying);
 /* Every row of f, a step of generations, is back. */
 void verify_landed(pipeline *p, const flight *f);
+
+/* The generations of f, which is in flight, would verify rather than go on with plain rounds. Drafts that
+ * cost nothing are asked for what has been drawn so far. */
+bool verify_wants(pipeline *p, const flight *f);
+
+/* --- sequel.c: steps that go on where others end ------------------------------------------------------- */
+/* f, an empty flight, becomes the sequel of the free-running step that was issued last, for at most so
+ * many rounds. False: none can be, or should. */
+bool sequel_choose(pipeline *p, flight *f, uint32_t rounds);
+/* f is not issued after all. */
+void sequel_give_up(pipeline *p, const flight *f);
+/* The generation of part part_i has ended in the step before f. */
+void sequel_leave(flight *f, uint32_t part_i);
+/* The step before f is back: it stands by itself. */
+void sequel_begins(flight *f);
 
 /* --- admission.c: who gets KV -------------------------------------------------------------------------- */
 /* Its first request cannot go before it has KV. */

@@ -138,11 +138,16 @@ static uint32_t n_expected(const flight *f, uint32_t g)
     return n;
 }
 
-static status land_generation(pipeline *p, flight_part *part, errmsg *e)
+static status land_generation(pipeline *p, flight *f, uint32_t part_i, errmsg *e)
 {
+    flight_part *part = &f->part[part_i];
     session *s = part->r->session;
     bool ended;
     s->steps += part->n_drawn;
+    if (f->after != NULL) {
+        if (part->r->generation->end == GENERATE_RUNS) return ST_OK; /* its row has gone on */
+        sequel_leave(f->after, part_i);
+    }
     TRY(generation_landed(part->r->generation, part->first, part->n_drawn, &ended, e));
     if (!ended) {
         schedule_ready(p, s);
@@ -160,6 +165,7 @@ static void mirror_flight(pipeline *p, const flight *f)
     mirror_step(&p->mirror, f->seq, v.kv_ops, v.step->n_kv_ops, v.rows, v.step->n_rows);
     for (uint32_t k = 0; f->free_running && k < f->n_parts; k++) {
         const flight_part *part = &f->part[k];
+        if (part->r == NULL) continue;
         const generation *g = part->r->generation;
         const uint32_t *drawn = g->tokens + (g->n_drawn - part->n_drawn);
         for (uint32_t i = 1; i < part->n_drawn; i++)
@@ -211,18 +217,23 @@ static status land(pipeline *p, flight *f, errmsg *e)
     if (flight_generates(f)) verify_landed(p, f);
     for (uint32_t k = 0; k < f->n_parts; k++) {
         request *r = f->part[k].r;
+        if (r == NULL) continue;
         r->session->n_steps--;
         r->n_steps--;
+        uint64_t last = last_position(f, &f->part[k]);
         bool nothing = f->verify && poison_void(r->session, &f->part[k]);
-        if (!nothing && poison_ends(p, r->session, r, last_position(f, &f->part[k]))) continue;
+        if (f->after != NULL && poison_covers(r->session, last)) sequel_leave(f->after, k);
+        if (!nothing && poison_ends(p, r->session, r, last)) continue;
         if (flight_generates(f)) {
-            TRY(land_generation(p, &f->part[k], e));
+            TRY(land_generation(p, f, k, e));
             continue;
         }
         r->n_done += f->part[k].n_rows;
         kvbooks_offer(r->session, r->first_position + r->n_done);
         if (r->n_done == r->n_tokens) schedule_finish(p, r);
     }
+    if (f->after != NULL) sequel_begins(f->after);
+    f->after = NULL;
     return ST_OK;
 }
 

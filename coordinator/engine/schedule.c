@@ -122,7 +122,8 @@ static void clear(flight *f)
 {
     f->seq = 0;
     f->prime = f->free_running = f->verify = f->unsplit = false;
-    f->short_for_drafts = f->alone = false;
+    f->short_for_drafts = f->alone = f->goes_on = false;
+    f->after = NULL;
     f->crowd = (worth_crowd){0};
     f->held_ns = 0;
     f->n_parts = f->n_rows = f->n_results = f->n_pieces = f->n_taken = 0;
@@ -180,7 +181,7 @@ static void put_generation(const flight_part *part, draft *d, wire_row *row)
 {
     const generation *g = part->r->generation;
     const session *s = part->r->session;
-    *row = row_of(s, s->steps, part->first, g->input);
+    *row = row_of(s, s->steps + part->ahead, part->first, g->input);
     row->flags |= ROW_SAMPLE;
     row->sampler_i = put_sampler(d, s);
     row->rounds = part->rounds;
@@ -252,6 +253,7 @@ static status make_body(pipeline *p, flight *f, errmsg *e)
     d.step->n_samplers = d.step->n_stops = 0;
     if (f->prime) d.step->flags |= STEP_PRIME;
     if (f->verify && f->n_rows > f->n_parts) d.step->flags |= STEP_VERIFY;
+    if (f->goes_on) d.step->flags |= STEP_GOES_ON;
     if (f->unsplit) d.step->flags |= STEP_UNSPLIT;
     if (p->step_doors.overlap) d.step->flags |= STEP_OVERLAP;
     if (p->step_doors.prime_pipe) d.step->flags |= STEP_PRIME_PIPE;
@@ -274,6 +276,7 @@ static status send_step(pipeline *p, flight *f, errmsg *e)
     TRY(make_body(p, f, e));
     f->seq = p->next_seq++;
     f->issued_ns = now_ns();
+    f->overlap = p->step_doors.overlap;
     p->next_slot = (p->next_slot + f->rounds * f->n_groups) % BOUNDARY_SLOTS;
     p->n_flights++;
     for (uint32_t s = 0; s < p->n_stages; s++)
@@ -291,7 +294,7 @@ static void issued(pipeline *p, const flight *f)
         session *s = r->session;
         r->n_steps++;
         s->n_steps++;
-        schedule_unready(p, s);
+        if (!f->goes_on) schedule_unready(p, s);
         if (flight_generates(f)) {
             s->position += f->verify ? part->n_rows : part->rounds;
             continue;
@@ -316,8 +319,10 @@ static status issue(pipeline *p, flight *f, bool *wait, errmsg *e)
     for (uint32_t k = 0; k < f->n_parts; k++) TRY(slide(f, &f->part[k], e));
     /* Operations go alone; the rows when their turn comes again. */
     bool alone = p->n_kv_ops > WIRE_KV_OPS_MAX || (f->unsplit && p->n_kv_ops > 0);
-    if (alone || f->n_parts == 0) clear(f);
-    *wait = !turn_take(p, f->unsplit, wanted);
+    bool goes = !alone && f->n_parts > 0, unsplit = goes && f->unsplit;
+    *wait = !turn_take(p, unsplit, wanted);
+    if (*wait || !goes) sequel_give_up(p, f);
+    if (!goes) clear(f);
     if (*wait) return ST_OK;
     TRY(send_step(p, f, e));
     issued(p, f);
@@ -380,7 +385,7 @@ void schedule_end_all(pipeline *p)
         flight *f = &p->flights[i];
         for (uint32_t k = 0; f->seq != 0 && k < f->n_parts; k++) {
             request *r = f->part[k].r;
-            if (--r->n_steps > 0) continue;
+            if (r == NULL || --r->n_steps > 0) continue;
             if (r->session->first == r && r->generation != NULL) schedule_remove_first(r->session);
             if (r->generation != NULL || r->why.code != ST_OK || r->n_issued == r->n_tokens) schedule_finish(p, r);
         }

@@ -43,13 +43,14 @@ static bool costs(const generation *g)
 
 static uint32_t room_of(const generation *g)
 {
-    return least(g->limits.n_draft, generation_rounds_left(g) - 1);
+    uint64_t left = generation_rounds_left(g);
+    return left > 0 ? least(g->limits.n_draft, left - 1) : 0;
 }
 
-static void ask(generation *g, uint32_t room)
+/* What follows the token that was drawn last, which comes to stand at `position`. */
+static void ask(generation *g, uint64_t position, uint32_t room)
 {
-    const session *s = g->r.session;
-    guesses_ask(&g->guesses, s->tokens, s->position + 1, g->n_drawn, room);
+    guesses_ask(&g->guesses, g->r.session->tokens, position + 1, g->n_drawn, room);
 }
 
 /* The drafts that g has for a step of this depth, or would have if it waited for them. */
@@ -77,27 +78,59 @@ static double tokens_of(const generation *g, uint32_t n_drafts)
     return n;
 }
 
-/* The generations that are ready, of which a step takes the first `share`. */
+/* Generations that a step may be for: the ready ones, or those of a step in flight. One by one: */
 typedef struct {
+    session *s;       /* ready */
+    const flight *of; /* in flight; NULL: the ready ones */
+    uint32_t part_i;
+    uint64_t position; /* where the token that the last one drew last comes to stand */
+} generations;
+
+static generations generations_of(const pipeline *p, const flight *of)
+{
+    return (generations){.s = of == NULL ? p->ready_first : NULL, .of = of};
+}
+
+static generation *next_generation(generations *x)
+{
+    while (x->of != NULL && x->part_i < x->of->n_parts) {
+        const flight_part *part = &x->of->part[x->part_i++];
+        if (part->r == NULL) continue;
+        x->position = part->first + part->n_drawn;
+        return part->r->generation;
+    }
+    while (x->s != NULL) {
+        session *s = x->s;
+        x->s = s->ready_next;
+        if (ready_generation(s) == NULL) continue;
+        x->position = s->position;
+        return ready_generation(s);
+    }
+    return NULL;
+}
+
+/* Of them, a step takes the first `share`. */
+typedef struct {
+    const flight *of;
     uint32_t n_ready, n_all, share, n_drafts_max;
     worth_crowd crowd;
-    bool always, cost;
+    bool always;
     uint64_t now;
 } candidates;
 
-static candidates look(pipeline *p)
+static candidates look(pipeline *p, const flight *of)
 {
-    candidates c = {.now = now_ns()};
-    for (session *s = p->ready_first; s != NULL; s = s->ready_next) {
-        generation *g = ready_generation(s);
-        if (g == NULL) continue;
+    candidates c = {.of = of, .now = now_ns()};
+    bool cost = false;
+    generations all = generations_of(p, of);
+    for (generation *g; (g = next_generation(&all)) != NULL;) {
         c.n_ready++;
-        guesses_look(&g->guesses, s->tokens);
-        if (g->guesses.source != NULL && !costs(g)) ask(g, room_of(g));
+        guesses_look(&g->guesses, g->r.session->tokens);
+        if (g->guesses.source != NULL && !costs(g)) ask(g, all.position, room_of(g));
         uint32_t n = drafts_of(g, GENERATE_DRAFT_MAX, c.now);
         if (n > c.n_drafts_max) c.n_drafts_max = n;
         c.always = c.always || (g->limits.draft_always && n > 0);
-        c.cost = c.cost || costs(g);
+        cost = cost || costs(g);
     }
     c.n_all = c.n_ready;
     for (uint32_t i = 0; i < p->window; i++)
@@ -105,6 +138,8 @@ static candidates look(pipeline *p)
     if (c.n_all == 0) return c;
     c.share = (c.n_all + p->n_stages - 1) / p->n_stages;
     c.crowd = (worth_crowd){c.n_all, (c.n_all + c.share - 1) / c.share};
+    verify_state *v = &p->verify;
+    if (cost && !v->allowed) v->allowed = worth_allow(&v->worth, c.crowd, ALLOWANCE);
     return c;
 }
 
@@ -113,9 +148,8 @@ static wager wager_of(const pipeline *p, const candidates *c, uint32_t depth)
 {
     wager x = {0};
     uint32_t n = 0;
-    for (const session *s = p->ready_first; s != NULL && n < c->share; s = s->ready_next) {
-        const generation *g = ready_generation(s);
-        if (g == NULL) continue;
+    generations all = generations_of(p, c->of);
+    for (const generation *g; n < c->share && (g = next_generation(&all)) != NULL;) {
         uint32_t n_drafts = drafts_of(g, depth, c->now);
         double draft_ns = n_drafts > 0 && !guesses_here(&g->guesses, g->n_drawn)
                               ? guesses_cost_ns(&g->guesses, n_drafts) : 0;
@@ -148,29 +182,29 @@ static uint32_t best_depth(pipeline *p, const candidates *c)
 /* Drafts that cost, for a step of this depth. */
 static void seek(pipeline *p, const candidates *c, uint32_t depth)
 {
-    for (session *s = p->ready_first; s != NULL; s = s->ready_next) {
-        generation *g = ready_generation(s);
-        if (g == NULL || !costs(g) || g->guesses.at == g->n_drawn) continue;
+    generations all = generations_of(p, c->of);
+    for (generation *g; (g = next_generation(&all)) != NULL;) {
+        if (!costs(g) || g->guesses.at == g->n_drawn) continue;
         uint32_t n = drafts_of(g, depth, c->now);
         if (n == 0) continue;
         double patience = PATIENCE * guesses_cost_ns(&g->guesses, n) + (double)PATIENCE_NS;
-        ask(g, n);
+        ask(g, all.position, n);
         g->guesses.wait_until_ns =
             c->now + (g->limits.draft_always ? PATIENCE_ALWAYS_NS : (uint64_t)patience);
     }
 }
 
 /* The same beside plain rounds, to see: nobody waits. */
-static void try_out(pipeline *p)
+static void try_out(pipeline *p, const candidates *c)
 {
     worth *w = &p->verify.worth;
-    for (session *s = p->ready_first; s != NULL; s = s->ready_next) {
-        generation *g = ready_generation(s);
-        if (g == NULL || !costs(g) || g->guesses.pending || room_of(g) == 0) continue;
+    generations all = generations_of(p, c->of);
+    for (generation *g; (g = next_generation(&all)) != NULL;) {
+        if (!costs(g) || g->guesses.pending || room_of(g) == 0) continue;
         double cost = guesses_cost_ns(&g->guesses, room_of(g));
         if (w->credit_ns <= 0 || cost > w->credit_ns) return;
         worth_pay(w, cost);
-        ask(g, room_of(g));
+        ask(g, all.position, room_of(g));
         if (cost == 0) return; /* one is enough to know that */
     }
 }
@@ -179,9 +213,9 @@ static void try_out(pipeline *p)
 static uint32_t n_waiting(pipeline *p, const candidates *c)
 {
     uint32_t n = 0;
-    for (session *s = p->ready_first; s != NULL; s = s->ready_next) {
-        generation *g = ready_generation(s);
-        if (g == NULL || !g->guesses.pending || g->guesses.at != g->n_drawn) continue;
+    generations all = generations_of(p, c->of);
+    for (generation *g; (g = next_generation(&all)) != NULL;) {
+        if (!g->guesses.pending || g->guesses.at != g->n_drawn) continue;
         bool soon = guesses_soon(&g->guesses, g->n_drawn, c->now);
         n += soon;
         g->guesses.late = g->guesses.late || (!soon && g->guesses.wait_until_ns > 0);
@@ -249,12 +283,11 @@ static verify_choice choose_step(pipeline *p, flight *f, const candidates *c, ui
 verify_choice verify_choose(pipeline *p, flight *f, uint32_t n_flying)
 {
     verify_state *v = &p->verify;
-    candidates c = look(p);
+    candidates c = look(p, NULL);
     verify_choice choice = VERIFY_ROUNDS;
     if (c.n_ready == 0) return VERIFY_ROUNDS;
     f->crowd = c.crowd;
     f->alone = nothing_else_flies(p);
-    if (c.cost && !v->allowed) v->allowed = worth_allow(&v->worth, c.crowd, ALLOWANCE);
     bool dry = c.n_drafts_max == 0;
     if (!dry || n_flying > 0)
         v->n_dry = 0;
@@ -268,8 +301,20 @@ verify_choice verify_choose(pipeline *p, flight *f, uint32_t n_flying)
     if (choice == VERIFY_SOON) return choice;
     f->held_ns = v->held_ns;
     v->held_ns = 0;
-    if (choice == VERIFY_ROUNDS && n_flying == 0) try_out(p);
+    if (choice == VERIFY_ROUNDS && n_flying == 0) try_out(p, &c);
     return choice;
+}
+
+bool verify_wants(pipeline *p, const flight *f)
+{
+    generations all = generations_of(p, f);
+    for (const generation *g; (g = next_generation(&all)) != NULL;)
+        if (g->limits.draft_always) return true; /* a draft may be there after every token */
+    candidates c = look(p, f);
+    if (p->verify.worth.on) return true;
+    if (c.n_drafts_max > 0 && best_depth(p, &c) > 0) return true;
+    try_out(p, &c);
+    return false;
 }
 
 /* --- what it gave ------------------------------------------------------------------------------------ */
@@ -313,6 +358,7 @@ void verify_landed(pipeline *p, const flight *f)
     uint64_t now = now_ns();
     uint32_t n_right = 0, n_drawn = 0;
     for (uint32_t k = 0; k < f->n_parts; k++) {
+        if (f->part[k].r == NULL) continue;
         generation *g = f->part[k].r->generation;
         guesses_look(&g->guesses, g->r.session->tokens);
         uint32_t right = guesses_learn(&g->guesses, g->tokens, g->n_drawn);

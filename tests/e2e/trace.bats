@@ -21,15 +21,15 @@ seen() { # NAME: how often
 }
 
 @test "every walk and crossing of a run is there, in an order that can be" {
-    pp run -m "$DEMO" -p "Once upon a time there was a llama" -n 80 --temp 0 --stages 3 --prime-chunk 3 --trace "$TRACE"
+    pp run -m "$DEMO" -p "Once upon a time there was a llama" -n 80 --temp 0 --draft 0 --stages 3 --prime-chunk 3 --trace "$TRACE"
     [[ $CODE == 0 ]]
     check 3
-    # 80 tokens: the first by the prompt, each other by a walk of each stage; those of a step's last round
-    # do not go back
+    # 80 tokens: the first by the prompt, each other by a walk of each stage; those of a round go back, but
+    # for those of a step that none goes on after
     [[ $(seen decode) == $((3 * 79)) ]]
     (($(seen prompt) >= 3 * 3))
     [[ $(seen '0 -> 1') == $(seen '1 -> 2') && $(seen '0 -> 1') == $(($(seen prompt) / 3 + 79)) ]]
-    [[ $(seen '2 -> 0') == $((79 - $(seen 'decode steps'))) ]]
+    (($(seen "2 -> 0") >= 79 - $(seen "decode steps") && $(seen "2 -> 0") < 79))
     [[ $(seen load) == 3 && $(seen probe) == 3 && $(seen head) == $(seen '0 -> 1') ]]
     grep -q '"stage 1: layers 2..4, cpu"' "$TRACE"
     assert_nothing_left

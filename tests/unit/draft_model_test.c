@@ -263,33 +263,37 @@ static void it_can_be_lost(void **state)
     pipeline_close(p);
 }
 
-/* Left to itself: where a step of the small model takes a tenth, and it is right, it is used; where it
- * takes as long as the large one, it is not. */
+static draft_counts left_to_itself(const char *of_large, const char *of_small)
+{
+    errmsg e = {0};
+    draft_model *d;
+    draft_counts c;
+    generation *g;
+    uint32_t token;
+    pipeline *p = open_n(path, 2, of_large);
+    OK(draft_model_open(&d, open_n(path, 1, of_small), &e));
+    const generate_limits l = {.n_max = N_TOKENS, .n_draft = 5, .draft = draft_model_source(d)};
+    session *s = primed(p, 1, &token);
+    OK(session_generate(s, token, &l, &g, &e));
+    take_all(g, 1);
+    session_drop(s);
+    pipeline_drafts(p, &c);
+    draft_model_close(d);
+    pipeline_close(p);
+    return c;
+}
+
+/* Where a step of the small model takes a small part of a large one's, and it is right, it is used; where
+ * it takes longer, it is not. Others may hold the small one up: one of a few tries is enough. */
 static void used_where_it_is_faster(void **state)
 {
     (void)state;
-    errmsg e = {0};
-    const char *of_large = "stage=all,at=decode,kind=slow:4,every=1";
-    for (uint32_t dear = 0; dear <= 1; dear++) {
-        draft_model *d;
-        draft_counts c;
-        generation *g;
-        uint32_t token;
-        pipeline *p = open_n(path, 2, of_large);
-        OK(draft_model_open(&d, open_n(path, 1, dear ? "stage=all,at=decode,kind=slow:12,every=1" : ""), &e));
-        const generate_limits l = {.n_max = N_TOKENS, .n_draft = 5, .draft = draft_model_source(d)};
-        session *s = primed(p, 1, &token);
-        OK(session_generate(s, token, &l, &g, &e));
-        take_all(g, 1);
-        session_drop(s);
-        pipeline_drafts(p, &c);
-        if (dear)
-            assert_in_range(c.n_verifies, 0, 4);
-        else
-            assert_true(c.n_accepted > N_TOKENS / 3);
-        draft_model_close(d);
-        pipeline_close(p);
-    }
+    const char *of_large = "stage=all,at=decode,kind=slow:6,every=1";
+    uint64_t n = 0;
+    for (uint32_t tries = 0; tries < 4 && n <= N_TOKENS / 3; tries++) n = left_to_itself(of_large, "").n_accepted;
+    assert_true(n > N_TOKENS / 3);
+    draft_counts c = left_to_itself(of_large, "stage=all,at=decode,kind=slow:18,every=1");
+    assert_in_range(c.n_verifies, 0, 4);
 }
 
 /* A seat left while its answer is on its way. */

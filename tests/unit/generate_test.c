@@ -135,12 +135,13 @@ static void one_session_equals_its_steps(void **state)
         pipeline_stage(p, 0, &first);
         pipeline_stage(p, n - 1, &last);
         assert_int_equal(first.n_rows - before.n_rows, 100);
-        /* Far fewer messages than tokens; each round after the first crossed from last to first. */
+        /* Far fewer messages than tokens; each round after the first crossed from last to first, and of
+         * the first ones those of steps that went on where another ended. */
         uint64_t n_steps = first.n_steps - before.n_steps;
         assert_true(n_steps <= 30);
         assert_int_equal(first.n_free_rounds, 100 - n_steps);
-        if (n > 1) assert_int_equal(first.rx_rows, 100 - n_steps);
-        if (n > 1) assert_int_equal(last.tx_rows, 100 - n_steps);
+        if (n > 1) assert_in_range(first.rx_rows, 100 - n_steps + 1, 99);
+        if (n > 1) assert_int_equal(last.tx_rows, first.rx_rows);
         goes_on(s, 3, 100);
         session_drop(s);
         pipeline_close(p);
@@ -203,8 +204,6 @@ static void what_ran_over_is_forgotten(void **state)
             session *s = primed(p, 2), *child;
             generation *g;
             OK(session_generate(s, truth[2][0], &(generate_limits){.n_max = 120}, &g, &e));
-            assert_int_equal(session_step(s, 1, NULL, NULL, &e), ST_USAGE); /* it generates */
-            errmsg_clear(&e);
             assert_int_equal(take(g, 2, 1, k), k);
             OK(generation_close(g, &e));
             OK(session_fork(s, &child, &e));
@@ -382,6 +381,8 @@ static uint64_t worst_gap_ns(pipeline *p, uint32_t n_streams)
         x[i].n = 0;
         const generate_limits l = {.n_max = N_TOKENS, .on_more = told, .ctx = &x[i]};
         OK(session_generate(s[i], truth[i][0], &l, &g[i], &e));
+        assert_int_equal(session_step(s[i], 1, NULL, NULL, &e), ST_USAGE); /* it generates */
+        errmsg_clear(&e);
     }
     pthread_join(thread, NULL);
     assert_int_equal(others.n_wrong, 0);
@@ -407,7 +408,9 @@ static void a_streams_worst_gap_is_two_chunks(void **state)
         doors d = doors_default();
         d.n_stages = n;
         d.step.prime_chunk = CHUNK_ROWS;
-        snprintf(d.fault_text, sizeof d.fault_text, "stage=all,at=prime,kind=slow:%u,every=1", SLOW_MS);
+        /* A millisecond for a round: the stream lasts longer than the prompt takes to begin. */
+        snprintf(d.fault_text, sizeof d.fault_text,
+                 "stage=all,at=prime,kind=slow:%u,every=1;stage=all,at=decode,kind=slow:1,every=1", SLOW_MS);
         pipeline *p = open_doors(&d);
         for (uint32_t n_streams = 1; n_streams <= 5; n_streams += 4) {
             uint64_t worst = UINT64_MAX;
