@@ -116,12 +116,14 @@ idle_ends() {
 
 @test "fifty killed runs leave no entry anywhere" {
     for i in $(seq 50); do
-        start_pp "$TEST_DIR/out" run -m "$DEMO" -p "Once" --temp 0 --stages 2 -n -1 --restarts 0
+        rm -f "$TEST_DIR/out" # of the run before
+        start_pp "$TEST_DIR/out" run -m "$DEMO" -p "Once" --temp 0 --stages 2 -n -1 --restarts 0 \
+            --fault "stage=all,at=decode,kind=slow:20,every=1"
         wait_for 10 test -s "$TEST_DIR/out"
         if ((i % 2)); then
             kill -KILL "$PP_PID"
         else
-            kill -KILL "$(stages_of "$PP_PID" | head -n 1)" || true
+            kill -KILL "$(stages_of "$PP_PID" | head -n 1)"
         fi
         end_of "$PP_PID"
     done
