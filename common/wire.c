@@ -7,7 +7,7 @@ static const char *kind_name(uint32_t kind)
     switch (kind) {
 #define X(name, number)                                                                            \
     case number:                                                                                   \
-        return #name + sizeof "WIRE_" - 1;
+        return &#name[sizeof "WIRE_" - 1];
         WIRE_KIND_LIST(X)
 #undef X
     default:

@@ -92,6 +92,7 @@ seen() { # NAME: how often
     check 2
     local tries
     for tries in 1 2 3; do
+        rm "$TRACE" # what was waited for would stand in it already
         start_pp "$TEST_DIR/out" bench -m "$DEMO" -p 64 -n 400 -r 1000 --sessions 4 --stages 2 --trace "$TRACE"
         wait_for 10 grep -q '"decode steps"' "$TRACE"
         sleep "0.0$tries"
@@ -116,7 +117,7 @@ seen() { # NAME: how often
     wait_for 10 grep -q '"decode steps"' "$TRACE"
     local limit=$(($(wc -c <"$TRACE") + 200000))
     prlimit --pid "$PP_PID" --fsize="$limit"
-    wait_for 10 grep -q 'warning: --trace .*; the trace ends here, the run goes on' "$TEST_DIR/out.err"
+    wait_for 60 grep -q 'warning: --trace .*; the trace ends here, the run goes on' "$TEST_DIR/out.err"
     (($(wc -c <"$TRACE") <= limit))
     sleep 0.2
     is_alive "$PP_PID"

@@ -42,7 +42,7 @@ cc $flags "tests/fuzz/${target}_fuzz.c" tests/fuzz/replay.c $sources $libs -o "$
 if [ -f "tests/fuzz/${target}_seeds.c" ]; then
     # shellcheck disable=SC2086
     cc $flags "tests/fuzz/${target}_seeds.c" tests/support/gguf_build.c tests/support/llama_build.c \
-        common/dtype.c common/status.c -lm -o "$out/${target}_seeds"
+        $sources $libs -o "$out/${target}_seeds"
     "$out/${target}_seeds" "$corpus"
 fi
 if ! command -v clang >/dev/null 2>&1; then

@@ -323,7 +323,13 @@ static void prompts_beside_generations(void **state)
 
 #define SLOW_MS 30u   /* each stage takes so long for a chunk of a prompt */
 #define CHUNK_ROWS 16u
+#ifndef __SANITIZE_THREAD__
 #define TRIES 15u
+#define PACE_JUDGED true
+#else /* most of the time is the sanitizer's: it is run through and not judged */
+#define TRIES 1u
+#define PACE_JUDGED false
+#endif
 
 typedef struct {
     pipeline *p;
@@ -416,7 +422,7 @@ static void a_streams_worst_gap_is_two_chunks(void **state)
             uint64_t worst = UINT64_MAX;
             for (uint32_t tries = 0; tries < TRIES && worst > 2 * n * SLOW_MS * NS_PER_MS; tries++)
                 worst = worst_gap_ns(p, n_streams);
-            assert_in_range(worst / NS_PER_MS, 0, 2 * n * SLOW_MS);
+            if (PACE_JUDGED) assert_in_range(worst / NS_PER_MS, 0, 2 * n * SLOW_MS);
         }
         pipeline_close(p);
     }
