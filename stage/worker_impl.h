@@ -1,6 +1,6 @@
 /* worker_impl.h - what the files of the worker share; nobody else includes it.
  *
- * worker.c loads, runs steps and is the thread; worker_ahead.c puts steps behind each other on the device;
+ * worker.c runs steps and is the thread; worker_load.c what comes before them; worker_ahead.c puts steps behind each other on the device;
  * worker_inject.c is what faults on purpose are to it;
  * worker_replay.c what it does when a stage was lost. */
 #ifndef STAGE_WORKER_IMPL_H
@@ -85,6 +85,16 @@ static inline const backend *backend_of(const worker *w)
 {
     return backend_get((device_kind)w->config.device);
 }
+
+/* Somebody waits for the worker to leave what it does: to stop, or to be quiet. */
+static inline bool worker_interrupted(const worker *w)
+{
+    return atomic_load_explicit(&w->interrupts, memory_order_acquire) != 0;
+}
+
+/* A configuration: once. And the probe of the boundaries, once for each of their epochs. */
+MUST_USE status worker_load(worker *w, const wire_config *c, errmsg *e);
+MUST_USE status worker_probe(worker *w, errmsg *e);
 
 /* A message to the coordinator. */
 MUST_USE status worker_say(worker *w, wire_kind kind, uint64_t seq, const void *body,
