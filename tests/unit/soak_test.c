@@ -339,7 +339,7 @@ static void some_layers_see_a_window(void **state)
 
 int main(void)
 {
-    tap_begin(300);
+    tap_begin(600); /* under ThreadSanitizer on two busy cores */
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(all_layers_see_everything),
         cmocka_unit_test(some_layers_see_a_window),
