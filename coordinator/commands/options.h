@@ -108,9 +108,9 @@ int cmd_tokenize(int argc, char **argv);
 int cmd_status(int argc, char **argv);
 int cmd_devices(int argc, char **argv);
 
-/* Set by SIGINT and SIGTERM: the signal's number, 0 so far. Handlers are installed by main; a
- * second signal ends the program at once (stages end with it). A command passes it to pipeline_open
- * and ends with 128 + *interrupted. */
+/* Set by SIGINT, SIGTERM and SIGHUP: the signal's number, 0 so far. Handlers are installed by main;
+ * a second signal, SIGHUP aside, ends the program at once (stages end with it). A command passes it
+ * to pipeline_open and ends with 128 + *interrupted. */
 extern volatile int interrupted;
 
 /* Its value; the handler may run on another thread. */
