@@ -77,7 +77,7 @@ MUST_USE status options_open_model(const common_options *c, gguf **out, errmsg *
 #define TRACE_OPTION(c)                                                                            \
     {                                                                                              \
         "trace", 0, OPTION_TEXT, "FILE",                                                           \
-            "write what every stage and boundary did, and when, to FILE, a Chrome trace: open it\n" \
+            "write what every stage and boundary did, and when, to FILE, a Chrome trace: open it " \
             "in ui.perfetto.dev. Whole at any time. Default: none",                                \
             &(c).trace_file, 0, 0                                                                  \
     }
