@@ -163,6 +163,7 @@ has_text() {
 
 @test "run --draft-model: another vocabulary, no drafts, no file: one line" {
     refused 3 "no-such-file" run -p x --draft-model "$TEST_DIR/no-such-file"
+    refused 2 "--draft-model needs a name" run -p x --draft-model ""
     refused 2 "--draft 0 leaves nothing" run -p x --draft 0 --draft-model "$DEMO"
     require_shared models/stories260K/stories260K-f32.gguf
     refused 3 "--draft-model stories260K-f32.gguf has another .* demo.gguf" run -p x \
