@@ -2,6 +2,7 @@
  * two doors never hides a value that is wrong by itself. */
 #include "common/doors.h"
 #include "common/doortext.h"
+#include "common/wire.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -39,7 +40,7 @@
     X(DOOR_SPEC_PP, "MEMRA_SPEC_PP", "spec-pp", SPEC_RULE)                                         \
     X(DOOR_PRIME_PP, "MEMRA_PRIME_PP", "prime-pp", PRIME_RULE)                                     \
     X(DOOR_PRIME_PIPE, "MEMRA_PRIME_PIPE", "prime-pipe", BOOLEAN_RULE)                             \
-    X(DOOR_PRIME_CHUNK, "MEMRA_PRIME_CHUNK", "prime-chunk", "rows, 1 <= T <= 4294967295")          \
+    X(DOOR_PRIME_CHUNK, "MEMRA_PRIME_CHUNK", "prime-chunk", "rows, 1 <= T <= 4096")                \
     X(DOOR_ALLOW_UNSPLIT_BATCH, "MEMRA_PP_ALLOW_UNSPLIT_BATCH", "allow-unsplit-batch", ALLOW_RULE)
 
 static const door_info table[DOOR_COUNT] = {
@@ -213,7 +214,8 @@ static status parse_fault(const door_text *t)
 
 static status parse_prime_chunk(const door_text *t)
 {
-    TRY(parse_number(t, UINT32_MAX, &t->d->step.prime_chunk));
+    _Static_assert(WIRE_ROWS_MAX == 4096, "its rule says so");
+    TRY(parse_number(t, WIRE_ROWS_MAX, &t->d->step.prime_chunk));
     if (t->d->step.prime_chunk == 0) return refuse(t, "is not a number of rows");
     return ST_OK;
 }

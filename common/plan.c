@@ -190,7 +190,7 @@ static status too_few(const plan *p, const session_need *one, uint64_t kv_bytes,
     }
     return errmsg_set(e, ST_USAGE,
                       "%llu bytes of KV are too few for one session of context %u, which needs "
-                      "%llu: %s",
+                      "%llu: %s (--kv-bytes, --ctx)",
                       (unsigned long long)kv_bytes, p->n_ctx, (unsigned long long)one->bytes, fits);
 }
 

@@ -27,11 +27,14 @@ static const struct {
 };
 #define N_COMMANDS (sizeof commands / sizeof commands[0])
 
-/* The first signal asks, the second ends: stages end with the process that started them. */
+/* The first signal asks, the second ends: stages end with the process that started them. A terminal
+ * that closes may send SIGHUP twice, by the kernel and by the shell: it only ever asks. */
 static void on_signal(int n)
 {
-    if (interrupt_signal() != 0) _exit(128 + n);
-    __atomic_store_n(&interrupted, n, __ATOMIC_RELAXED);
+    if (interrupt_signal() == 0)
+        __atomic_store_n(&interrupted, n, __ATOMIC_RELAXED);
+    else if (n != SIGHUP)
+        _exit(128 + n);
 }
 
 static void install_handlers(void)
@@ -41,6 +44,9 @@ static void install_handlers(void)
     sigemptyset(&a.sa_mask);
     sigaction(SIGINT, &a, NULL);
     sigaction(SIGTERM, &a, NULL);
+    struct sigaction before;
+    if (sigaction(SIGHUP, NULL, &before) == 0 && before.sa_handler != SIG_IGN) /* else: nohup */
+        sigaction(SIGHUP, &a, NULL);
     a.sa_handler = SIG_IGN;
     sigaction(SIGPIPE, &a, NULL);
     sigaction(SIGXFSZ, &a, NULL);

@@ -49,6 +49,10 @@ while (($# > 0)); do
         exit 0
         ;;
     -m | --model) has_model=yes value=yes model_i=$((${#given[@]} + 1)) ;;
+    --model=smollm2 | --model=gemma3-270m)
+        set -- --model "${1#*=}" "${@:2}"
+        continue
+        ;;
     --model=*) has_model=yes ;;
     -p | --prompt | -f | --file) has_prompt=yes value=yes ;;
     -i | --interactive) has_prompt=yes ;;

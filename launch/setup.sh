@@ -194,7 +194,8 @@ setup_make() {
 setup_build() {
     local preset=$1 tests=$2 dir=$setup_root/build/$1
     shift 2
-    mkdir -p "$dir" || setup_fail 4 "cannot write to $dir"
+    mkdir -p "$dir" 2>/dev/null && { : >>"$dir/.lock"; } 2>/dev/null ||
+        setup_fail 4 "cannot write to $dir; a clone of your own can be built"
     {
         if setup_have flock && ! flock -n 9; then
             setup_say "waiting for another build of build/$preset"

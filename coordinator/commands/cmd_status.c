@@ -19,8 +19,8 @@
     "Lists the live runs of this user, or shows the one whose coordinator has this PID:\n"         \
     "its stages with pid, device, state, epoch, layers, restarts and how the last one was\n"       \
     "lost, messages that were dropped, sessions that NaN has ended, the journals' use, and\n"      \
-    "rows and bytes per boundary. With --json the list is {\"runs\": [..]}, and one run is\n"      \
-    "what it says of itself. No live run is no error."
+    "rows and bytes per boundary; a draft model's process too. With --json the list is\n"          \
+    "{\"runs\": [..]}, and one run is what it says of itself. No live run is no error."
 
 #define ANSWER_MS       1000
 #define RUNS_MAX        256u
@@ -35,6 +35,12 @@ static void add_run(void *ctx, const char *path)
 {
     runs *r = ctx;
     if (r->n < RUNS_MAX) snprintf(r->path[r->n++], sizeof r->path[0], "%s", path);
+}
+
+/* By pid, and of one pid in the order in which it opened them. */
+static int in_order(const void *a, const void *b)
+{
+    return strverscmp(a, b);
 }
 
 /* The PID in ".../run-PID-N"; 0 when the name has none. */
@@ -119,15 +125,25 @@ static status clean_line(errmsg *e, const char *format, ...)
     return output_line(e, "%s", line);
 }
 
+/* " (draft model)", or nothing: a run that serves another one of its process says as what. */
+static const char *called(char *out, size_t bytes, const json_t *j)
+{
+    const char *name = json_string_value(json_object_get(j, "called"));
+    if (name == NULL) return "";
+    snprintf(out, bytes, " (%s)", name);
+    return out;
+}
+
 static status print_listed(const char *path, const json_t *j, errmsg *e)
 {
     if (j == NULL) {
         return clean_line(e, "%-8" PRIu64 " %-13s %-7s %-9s %s", run_pid(path), "not answering",
                           "-", "-", path);
     }
-    return clean_line(e, "%-8" PRId64 " %-13s %-7" PRId64 " %-9" PRId64 " %s", number_of(j, "pid"),
+    char as[64];
+    return clean_line(e, "%-8" PRId64 " %-13s %-7" PRId64 " %-9" PRId64 " %s%s", number_of(j, "pid"),
                       text_of(j, "state"), number_of(j, "n_stages"), number_of(j, "sessions"),
-                      text_of(j, "model"));
+                      text_of(j, "model"), called(as, sizeof as, j));
 }
 
 static status print_stage(const json_t *g, errmsg *e)
@@ -151,8 +167,9 @@ static status print_run(const json_t *j, errmsg *e)
 {
     size_t i;
     json_t *item;
-    TRY(clean_line(e, "run %" PRId64 ": %s, %s", number_of(j, "pid"), text_of(j, "state"),
-                   text_of(j, "model")));
+    char as[64];
+    TRY(clean_line(e, "run %" PRId64 "%s: %s, %s", number_of(j, "pid"), called(as, sizeof as, j),
+                   text_of(j, "state"), text_of(j, "model")));
     TRY(clean_line(e, "sessions %" PRId64 ", KV blocks %" PRId64 " of %" PRId64,
                    number_of(j, "sessions"), number_of(j, "kv_blocks_used"),
                    number_of(j, "kv_blocks")));
@@ -197,8 +214,10 @@ static status print_run(const json_t *j, errmsg *e)
 
 /* --- the command ---------------------------------------------------------------------------- */
 
+/* All runs of the process; as JSON its first, which any others serve. */
 static status show_one(void *zmq, const runs *r, uint64_t pid, bool as_json, errmsg *e)
 {
+    bool found = false;
     for (uint32_t i = 0; i < r->n; i++) {
         if (run_pid(r->path[i]) != pid) continue;
         json_t *j = ask(zmq, r->path[i]);
@@ -209,8 +228,10 @@ static status show_one(void *zmq, const runs *r, uint64_t pid, bool as_json, err
         if (as_json) return output_json(j, e);
         status s = print_run(j, e);
         json_decref(j);
-        return s;
+        TRY(s);
+        found = true;
     }
+    if (found) return ST_OK;
     return errmsg_set(e, ST_RESOURCES, "no live run has pid %" PRIu64, pid);
 }
 
@@ -258,6 +279,7 @@ static status show(const common_options *c, const char *pid_text, errmsg *e)
         goto done;
     }
     rundir_list(c->run_dir, add_run, r);
+    qsort(r->path, r->n, sizeof r->path[0], in_order);
     s = pid_text != NULL ? show_one(zmq, r, pid, c->json, e)
         : c->json        ? list_json(zmq, r, e)
                          : list_table(zmq, r, e);

@@ -96,6 +96,17 @@ static status take_float(const option_given *g)
     return ST_OK;
 }
 
+/* Options that name a file or folder must name one. */
+static status take_text(const option_given *g)
+{
+    const char *argument = g->o->argument;
+    bool names = argument != NULL && (strcmp(argument, "FILE") == 0 || strcmp(argument, "DIR") == 0);
+    if (names && g->value[0] == '\0')
+        return errmsg_set(g->e, ST_USAGE, "%s needs a name, it is empty", g->name);
+    *(const char **)g->o->out = g->value;
+    return ST_OK;
+}
+
 status option_take(const option_given *g)
 {
     switch (g->o->type) {
@@ -103,8 +114,7 @@ status option_take(const option_given *g)
         *(bool *)g->o->out = true;
         return ST_OK;
     case OPTION_TEXT:
-        *(const char **)g->o->out = g->value;
-        return ST_OK;
+        return take_text(g);
     case OPTION_F32:
         return take_float(g);
     default:

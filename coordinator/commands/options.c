@@ -119,24 +119,6 @@ static status take_words(common_options *c, const shared_texts *t, errmsg *e)
     return log_level_parse(t->log_level, &c->log_level);
 }
 
-/* Options that name a file or folder must name one. */
-static status check_names(const common_options *c, errmsg *e)
-{
-    const struct {
-        const char *option, *value;
-    } names[] = {{"-m", c->model},
-                 {"--run-dir", c->run_dir},
-                 {"--stage-program", c->stage_program},
-                 {"--log-file", c->log_file},
-                 {"--trace", c->trace_file}};
-    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
-        if (names[i].value != NULL && names[i].value[0] == '\0') {
-            return errmsg_set(e, ST_USAGE, "%s needs a name, it is empty", names[i].option);
-        }
-    }
-    return ST_OK;
-}
-
 static bool log_in_file;
 
 static status open_log(const common_options *c, errmsg *e)
@@ -159,7 +141,6 @@ static status finish(line *l, const shared_texts *t)
 {
     common_options *c = l->c;
     TRY(take_words(c, t, l->e));
-    TRY(check_names(c, l->e));
     c->start_timeout_s = (double)t->start_timeout_s;
     c->hang_timeout_s = (double)t->hang_timeout_s;
     c->restart_window_s = (double)t->restart_window_s;

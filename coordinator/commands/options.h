@@ -77,7 +77,7 @@ MUST_USE status options_open_model(const common_options *c, gguf **out, errmsg *
 #define TRACE_OPTION(c)                                                                            \
     {                                                                                              \
         "trace", 0, OPTION_TEXT, "FILE",                                                           \
-            "write what every stage and boundary did, and when, to FILE, a Chrome trace: open it\n" \
+            "write what every stage and boundary did, and when, to FILE, a Chrome trace: open it " \
             "in ui.perfetto.dev. Whole at any time. Default: none",                                \
             &(c).trace_file, 0, 0                                                                  \
     }
@@ -108,9 +108,9 @@ int cmd_tokenize(int argc, char **argv);
 int cmd_status(int argc, char **argv);
 int cmd_devices(int argc, char **argv);
 
-/* Set by SIGINT and SIGTERM: the signal's number, 0 so far. Handlers are installed by main; a
- * second signal ends the program at once (stages end with it). A command passes it to pipeline_open
- * and ends with 128 + *interrupted. */
+/* Set by SIGINT, SIGTERM and SIGHUP: the signal's number, 0 so far. Handlers are installed by main;
+ * a second signal, SIGHUP aside, ends the program at once (stages end with it). A command passes it
+ * to pipeline_open and ends with 128 + *interrupted. */
 extern volatile int interrupted;
 
 /* Its value; the handler may run on another thread. */

@@ -162,6 +162,8 @@ char *report_json(const pipeline *p)
         "shared_rows", (json_int_t)p->n_shared_rows, "poisoned", (json_int_t)p->n_poisoned, "journal", journal_json(p), "steps_in_flight",
         (int)p->n_flights, "sharded", (int)!p->plan.gathered, "one_process",
         (int)p->plan.one_process);
+    if (root != NULL && p->o.called != NULL)
+        json_object_set_new(root, "called", json_string_nocheck(p->o.called));
     if (root != NULL && p->failure.code != ST_OK)
         json_object_set_new(root, "failure", json_string_nocheck(p->failure.text));
     char *text = root != NULL ? json_dumps(root, JSON_COMPACT) : NULL;

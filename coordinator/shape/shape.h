@@ -37,9 +37,9 @@ typedef struct {
      0,                                                                                            \
      OPTION_TEXT,                                                                                  \
      "SHAPE",                                                                                      \
-     "instead of a file a model of random weights, made in memory. 1b, 3b, 8b, 70b\n"              \
-     "and 405b are the llama 3 ones; \"8b,layers=4\" changes one; spelled out:\n"                  \
-     "layers=,embd=,ff=,heads=,vocab= and, if wanted, kv-heads= (heads),\n"                        \
+     "instead of a file a model of random weights, made in memory. 1b, 3b, 8b, 70b "               \
+     "and 405b are the llama 3 ones; \"8b,layers=4\" changes one; spelled out: "                   \
+     "layers=,embd=,ff=,heads=,vocab= and, if wanted, kv-heads= (heads), "                         \
      "head= (embd/heads), tied= (0), ctx= (131072), seed= (1)",                                    \
      &(o).text,                                                                                    \
      0,                                                                                            \

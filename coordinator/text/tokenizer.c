@@ -40,7 +40,7 @@ static status find_kind(const tokenizer_kind **out, const gguf *g, errmsg *e)
     uint64_t bytes;
     if (!gguf_string(g, "tokenizer.ggml.model", &name, &bytes))
         return errmsg_set(e, ST_BAD_MODEL,
-                          "the model file has no tokenizer (tokenizer.ggml.model)");
+                          "holds no tokenizer (tokenizer.ggml.model)");
     for (uint32_t i = 0; i < N_KINDS; i++) {
         if (strlen(kinds[i]->name) == bytes && memcmp(kinds[i]->name, name, bytes) == 0) {
             *out = kinds[i];
@@ -58,10 +58,9 @@ status tokenizer_open(tokenizer **out, const gguf *g, uint32_t n_vocab, errmsg *
     return tokenizer_open_with(out, g, n_vocab, (tokenizer_options){0}, e);
 }
 
-status tokenizer_open_with(tokenizer **out, const gguf *g, uint32_t n_vocab, tokenizer_options o,
+static status open_unnamed(tokenizer **out, const gguf *g, uint32_t n_vocab, tokenizer_options o,
                            errmsg *e)
 {
-    *out = NULL;
     const tokenizer_kind *kind = NULL;
     TRY(find_kind(&kind, g, e));
     tokenizer *t = calloc(1, sizeof *t);
@@ -77,6 +76,17 @@ status tokenizer_open_with(tokenizer **out, const gguf *g, uint32_t n_vocab, tok
 done:
     if (s != ST_OK) tokenizer_close(t);
     return s;
+}
+
+status tokenizer_open_with(tokenizer **out, const gguf *g, uint32_t n_vocab, tokenizer_options o,
+                           errmsg *e)
+{
+    *out = NULL;
+    errmsg why = {0};
+    status s = open_unnamed(out, g, n_vocab, o, &why);
+    if (s == ST_OK) return ST_OK;
+    if (s != ST_BAD_MODEL) return errmsg_set(e, s, "%s", why.text);
+    return errmsg_set(e, s, "%s: %s", gguf_file_name(g, 0), why.text);
 }
 
 void tokenizer_close(tokenizer *t)

@@ -146,6 +146,13 @@ has_text() {
     start_pp "$TEST_DIR/text" run -p "Once upon a time" -n 280 --temp 0 --draft-model "$DEMO" --stages 2 \
         --fault stage=all,at=decode,kind=slow:50,every=1
     wait_for 20 has_text "$TEST_DIR/text"
+    "$PP" status >"$TEST_DIR/list"
+    grep -qE "^$PP_PID +ready +2 .*demo.gguf$" "$TEST_DIR/list"
+    grep -qE "^$PP_PID +ready +1 .*demo.gguf \(draft model\)$" "$TEST_DIR/list"
+    "$PP" status "$PP_PID" | grep '^run' >"$TEST_DIR/list"
+    [[ $(head -n 1 "$TEST_DIR/list") == "run $PP_PID: ready, "* ]]
+    [[ $(tail -n 1 "$TEST_DIR/list") == "run $PP_PID (draft model): ready, "* ]]
+    "$PP" status "$PP_PID" --json | grep -q '"n_stages":2'
     kill -KILL "$(stages_of "$PP_PID" | tail -n 1)" # started last
     end_of "$PP_PID" 30
     grep -q 'warning: draft model, stage 0 .* took its place' "$TEST_DIR/text.err"
@@ -156,6 +163,7 @@ has_text() {
 
 @test "run --draft-model: another vocabulary, no drafts, no file: one line" {
     refused 3 "no-such-file" run -p x --draft-model "$TEST_DIR/no-such-file"
+    refused 2 "--draft-model needs a name" run -p x --draft-model ""
     refused 2 "--draft 0 leaves nothing" run -p x --draft 0 --draft-model "$DEMO"
     require_shared models/stories260K/stories260K-f32.gguf
     refused 3 "--draft-model stories260K-f32.gguf has another .* demo.gguf" run -p x \

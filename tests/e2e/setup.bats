@@ -79,6 +79,9 @@ has() {
     pp -m smollm2 -i
     is "$CODE" 0
     has "$OUT" "[run][-m][$file][-i]"
+    pp --model=smollm2 -p x
+    is "$CODE" 0
+    has "$OUT" "[run][--model][$file][-p][x]"
     fake python3 'exit 1'
     pp -m gemma3-270m
     is "$CODE" 4
@@ -384,4 +387,11 @@ c][-f][]"
     pp
     is "$CODE" 4
     has "$ERR" "cannot write to $CLONE/build/release"
+    is "${ERR//$'\n'/}" "$ERR"
+    rm "$CLONE/build"
+    mkdir -p "$CLONE/build/release/.lock" # a folder of somebody else's refuses it likewise
+    pp
+    is "$CODE" 4
+    has "$ERR" "cannot write to $CLONE/build/release"
+    is "${ERR//$'\n'/}" "$ERR"
 }

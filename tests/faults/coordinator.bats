@@ -134,6 +134,29 @@ none_left() {
     done
 }
 
+@test "SIGHUP, once and twice, to the front and to the whole group; under nohup it goes on" {
+    for target in front group; do
+        begin decode
+        [[ $target == group ]] && kill -HUP -- "-$PP_PID" || kill -HUP "$PP_PID"
+        kill -HUP "$PP_PID" 2>/dev/null || true # a shell passes on what the kernel has sent
+        end_within 1000
+        [[ $END_CODE == 129 ]]
+        has_no 'was lost' "$TEST_DIR/out.err"
+        assert_nothing_left
+    done
+    trap '' HUP
+    begin decode
+    trap - HUP
+    kill -HUP -- "-$PP_PID"
+    sleep 0.3
+    status_has '"ready"'
+    kill -INT "$PP_PID"
+    end_of "$PP_PID"
+    [[ $END_CODE == 130 ]]
+    has_no 'was lost' "$TEST_DIR/out.err"
+    assert_nothing_left
+}
+
 @test "a second SIGINT ends it at once" {
     begin prime
     kill -STOP "$(stages_of "$PP_PID" | head -n 1)" # the clean way would take its time

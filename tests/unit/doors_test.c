@@ -409,7 +409,8 @@ static void prime_chunk_takes_rows(void **state)
     (void)state;
     assert_int_equal(GOOD({DOOR_PRIME_CHUNK, "1"}).step.prime_chunk, 1);
     assert_int_equal(GOOD({DOOR_PRIME_CHUNK, "0512"}).step.prime_chunk, 512);
-    assert_int_equal(GOOD({DOOR_PRIME_CHUNK, "4294967295"}).step.prime_chunk, UINT32_MAX);
+    assert_int_equal(GOOD({DOOR_PRIME_CHUNK, "4096"}).step.prime_chunk, 4096);
+    BAD1(DOOR_PRIME_CHUNK, "4097", "MEMRA_PRIME_CHUNK=\"4097\"", "is too big", "T <= 4096");
     BAD1(DOOR_PRIME_CHUNK, "0", "MEMRA_PRIME_CHUNK=\"0\"", "is not a number of rows", "1 <= T");
     BAD1(DOOR_PRIME_CHUNK, "00", "MEMRA_PRIME_CHUNK=\"00\"", "is not a number of rows");
 }

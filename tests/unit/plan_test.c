@@ -184,7 +184,7 @@ static void kv_bytes_bound_the_blocks(void **state)
     r.kv_bytes = 2 * block - 1;
     refused(f, &r, "a context of 64 would fit");
     r.kv_bytes = block - 1;
-    refused(f, &r, "not even the smallest context");
+    refused(f, &r, "not even the smallest context fits (--kv-bytes, --ctx)");
     r.kv_bytes = 1;
     refused(f, &r, "too few");
 }

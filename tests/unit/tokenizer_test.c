@@ -101,6 +101,7 @@ static void expect_refused(uint32_t n_vocab, const char *word)
     assert_int_equal(tokenizer_open(&t, g, n_vocab, &e), ST_BAD_MODEL);
     assert_null(t);
     if (strstr(e.text, word) == NULL) fail_msg("'%s' does not say '%s'", e.text, word);
+    if (strstr(e.text, gguf_file_name(g, 0)) != e.text) fail_msg("'%s' names no file", e.text);
     gguf_close(g);
 }
 
