@@ -22,11 +22,12 @@ static void check_faults(const fault_list *l)
     CHECK(l->n <= FAULTS_MAX);
     for (uint32_t i = 0; i < l->n; i++) {
         const fault *f = &l->list[i];
-        CHECK(f->kind <= FAULT_CORRUPT && f->at <= FAULT_AT_IDLE);
+        CHECK(f->kind <= FAULT_BADMSG && f->at <= FAULT_AT_ASKED);
         CHECK((f->kind == FAULT_SLOW) == (f->slow_ms != 0) && f->slow_ms <= FAULT_SLOW_MS_MAX);
         bool fired[FAULTS_MAX] = {false};
         uint32_t stage = f->stage == FAULT_STAGE_ALL ? 0 : f->stage;
-        fault_at at = f->at == FAULT_AT_ANY ? FAULT_AT_DECODE : f->at;
+        fault_at anywhere = f->kind == FAULT_OOM ? FAULT_AT_LOAD : FAULT_AT_DECODE;
+        fault_at at = f->at == FAULT_AT_ANY ? anywhere : f->at;
         const fault *hit = fault_match(l, fired, stage, at, f->step);
         CHECK(hit != NULL && hit <= f);
     }
