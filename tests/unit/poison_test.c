@@ -4,6 +4,7 @@
 #include "tests/support/tap.h"
 
 #include "coordinator/pipeline.h"
+#include "tests/support/own_seat.h"
 #include "tests/support/small_run.h"
 
 #include <math.h>
@@ -348,17 +349,6 @@ typedef struct {
     uint64_t n_calls;
 } spoiler;
 
-static void *sit(draft_source *d, const draft_task *t)
-{
-    (void)t;
-    return d;
-}
-
-static void leave(void *seat)
-{
-    (void)seat;
-}
-
 static uint32_t guess_spoiled(void *seat, const uint32_t *tokens, uint64_t n, uint32_t *out,
                               uint32_t room, uint64_t *spent_ns)
 {
@@ -376,7 +366,7 @@ static void a_row_among_drafts_has_another_try(void **state)
 {
     (void)state;
     errmsg e = {0};
-    spoiler d = {.source = {.sit = sit, .leave = leave, .guess = guess_spoiled}};
+    spoiler d = {.source = own_seat(guess_spoiled)};
     const generate_limits l = {.n_max = N_TOKENS - 1, .n_draft = 3, .draft_always = true,
                                .draft = &d.source};
     for (uint32_t n_stages = 1; n_stages <= 3; n_stages++) {
@@ -408,7 +398,7 @@ static void a_draft_that_was_wrong_is_no_reason(void **state)
     errmsg e = {0};
     for (uint32_t n_stages = 1; n_stages <= 3; n_stages++) {
         pipeline *p = open_of(bad_path, n_stages, NULL);
-        spoiler d = {.source = {.sit = sit, .leave = leave, .guess = guess_spoiled}};
+        spoiler d = {.source = own_seat(guess_spoiled)};
         uint32_t token;
         const generate_limits l = {.n_max = N_TOKENS - 1, .n_draft = 3, .draft_always = true,
                                    .draft = &d.source};

@@ -8,6 +8,7 @@
  *
  * The seed is printed; MEMRA_SOAK_SEED walks another one, MEMRA_SOAK_LIVES makes it longer,
  * MEMRA_SOAK_KILLS kills more often. */
+#include "tests/support/own_seat.h"
 #include "tests/support/streams.h"
 #include "tests/support/tap.h"
 
@@ -129,17 +130,6 @@ typedef struct {
     uint32_t wrong, n_asked;
 } oracle;
 
-static void *sit(draft_source *d, const draft_task *t)
-{
-    (void)t;
-    return d;
-}
-
-static void leave(void *seat)
-{
-    (void)seat;
-}
-
 static uint32_t guess(void *seat, const uint32_t *tokens, uint64_t n, uint32_t *out, uint32_t room,
                       uint64_t *spent_ns)
 {
@@ -158,7 +148,7 @@ static status generate_some(walker *w, life *l, uint32_t n, uint32_t take)
 {
     generation *g;
     uint32_t token, stop = l->t->truth[l->k + pick(w, l->t->n_truth - l->k)];
-    oracle o = {{.sit = sit, .leave = leave, .guess = guess}, .t = l->t, .wrong = pick(w, 5)};
+    oracle o = {.source = own_seat(guess), .t = l->t, .wrong = pick(w, 5)};
     generate_limits limits = {.n_max = n, .stop = &stop, .n_stop = pick(w, 4) == 0};
     if (pick(w, 3) != 0) limits.n_draft = 1 + pick(w, GENERATE_DRAFT_MAX);
     limits.draft_always = pick(w, 2) == 0;

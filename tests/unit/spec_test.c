@@ -3,6 +3,7 @@
 #include "tests/support/tap.h"
 
 #include "coordinator/pipeline.h"
+#include "tests/support/own_seat.h"
 #include "tests/support/small_run.h"
 
 #include <stdio.h>
@@ -114,17 +115,6 @@ typedef struct {
     uint32_t n_asked;
 } oracle;
 
-static void *sit(draft_source *d, const draft_task *t)
-{
-    (void)t;
-    return d;
-}
-
-static void leave(void *seat)
-{
-    (void)seat;
-}
-
 static uint32_t guess(void *seat, const uint32_t *tokens, uint64_t n, uint32_t *out, uint32_t room,
                       uint64_t *spent_ns)
 {
@@ -145,7 +135,7 @@ static uint32_t guess(void *seat, const uint32_t *tokens, uint64_t n, uint32_t *
 
 static generate_limits limits_of(oracle *o, uint64_t n_max, uint32_t n_draft)
 {
-    o->source = (draft_source){.sit = sit, .leave = leave, .guess = guess};
+    o->source = own_seat(guess);
     return (generate_limits){
         .n_max = n_max, .n_draft = n_draft, .draft_always = true, .draft = &o->source};
 }
