@@ -13,12 +13,14 @@
 #ifndef COMMON_JOURNAL_H
 #define COMMON_JOURNAL_H
 
+#include "common/kvclass.h"
+
 #include "common/runblock.h"
 
 #include <stdbool.h>
 
 #define JOURNAL_MAGIC 0x4c4e524au /* "JRNL" */
-#define JOURNAL_BLOCK 64u         /* positions of a KV block */
+#define JOURNAL_BLOCK KV_BLOCK /* positions of a KV block */
 
 typedef struct {
     uint32_t magic, n_blocks, n_embd, reserved;

@@ -8,6 +8,8 @@
 #ifndef COMMON_KVCLASS_H
 #define COMMON_KVCLASS_H
 
+#define KV_BLOCK 64u /* positions in one KV block, of every class */
+
 typedef enum {
     KV_CLASS_GLOBAL,
     KV_CLASS_WINDOW,

@@ -1,17 +1,15 @@
 /* One set of formulas for the plan and for the allocations: a layout is a list of pieces, each
- * taken from a running end. KV_BLOCK is the backend's; common/ must not include kernels/, so that
- * the number is repeated here and compared by stage/kv.c. */
+ * taken from a running end. */
 #include "common/plan.h"
 
 #include "common/boundary.h"
 #include "common/journal.h"
+#include "common/kvclass.h"
 #include "common/readback.h"
 #include "common/wire.h"
 
 #include <stdio.h>
 #include <string.h>
-
-#define BLOCK_POSITIONS 64u
 
 /* Room for n pieces of `bytes` each at the end of a layout. */
 static uint64_t take(uint64_t *end, uint64_t n, uint64_t bytes)
@@ -23,14 +21,14 @@ static uint64_t take(uint64_t *end, uint64_t n, uint64_t bytes)
 
 uint32_t plan_blocks_per_ctx(uint32_t n_ctx)
 {
-    return (uint32_t)(((uint64_t)n_ctx + BLOCK_POSITIONS - 1) / BLOCK_POSITIONS);
+    return (uint32_t)(((uint64_t)n_ctx + KV_BLOCK - 1) / KV_BLOCK);
 }
 
 uint32_t plan_window_blocks(const model_desc *m, uint32_t n_ctx, uint32_t rows_max)
 {
     if (m->window == 0) return 0;
     uint64_t span = (uint64_t)m->window - 1 + rows_max; /* positions that the rows read or write */
-    uint64_t n = (span + BLOCK_POSITIONS - 2) / BLOCK_POSITIONS + 1;
+    uint64_t n = (span + KV_BLOCK - 2) / KV_BLOCK + 1;
     uint64_t all = plan_blocks_per_ctx(n_ctx);
     return (uint32_t)(n < all ? n : all);
 }
@@ -95,7 +93,7 @@ void host_layout_make(host_layout *out, const model_desc *m, const stage_limits 
     }
     out->history = out->logits = out->sample_rows = out->sample_results = end;
     if (l->last_stage) {
-        out->history = take(&end, (uint64_t)l->n_blocks[KV_CLASS_GLOBAL] * BLOCK_POSITIONS, u32);
+        out->history = take(&end, (uint64_t)l->n_blocks[KV_CLASS_GLOBAL] * KV_BLOCK, u32);
         out->logits = take(&end, (uint64_t)PLAN_LOGITS_ROWS * m->n_vocab, f32);
         out->sample_rows = take(&end, PLAN_HEAD_ROWS, PLAN_SAMPLE_BYTES);
         out->sample_results = take(&end, PLAN_HEAD_ROWS, PLAN_RESULT_BYTES);
@@ -105,7 +103,7 @@ void host_layout_make(host_layout *out, const model_desc *m, const stage_limits 
 
 uint64_t plan_kv_bytes(const model_desc *m, uint32_t n_layers, uint32_t n_blocks, dtype kv_type)
 {
-    uint64_t pool = (uint64_t)n_blocks * m->n_kv_heads * BLOCK_POSITIONS * m->n_head;
+    uint64_t pool = (uint64_t)n_blocks * m->n_kv_heads * KV_BLOCK * m->n_head;
     return 2 * (uint64_t)n_layers * dtype_bytes(kv_type, pool);
 }
 
@@ -186,7 +184,7 @@ static status too_few(const plan *p, const session_need *one, uint64_t kv_bytes,
     char fits[80] = "not even the smallest context fits";
     if (n > 0) {
         snprintf(fits, sizeof fits, "a context of %llu would fit",
-                 (unsigned long long)(n * BLOCK_POSITIONS));
+                 (unsigned long long)(n * KV_BLOCK));
     }
     return errmsg_set(e, ST_USAGE,
                       "%llu bytes of KV are too few for one session of context %u, which needs "
@@ -277,8 +275,8 @@ static uint64_t books_bytes(const plan *p, const model_desc *m)
     uint64_t n_blocks = p->n_blocks[KV_CLASS_GLOBAL];
     uint64_t session = p->n_ctx * u32 + per_ctx * (n_kinds * u32 + link);
     uint64_t bytes = p->n_sessions * (session + n_kinds * per_ctx * u32);
-    bytes += n_blocks * (BLOCK_POSITIONS + 1) * u32;
-    if (n_kinds == 1) bytes += n_blocks * (BLOCK_POSITIONS * u32 + prefix_entry);
+    bytes += n_blocks * (KV_BLOCK + 1) * u32;
+    if (n_kinds == 1) bytes += n_blocks * (KV_BLOCK * u32 + prefix_entry);
     return bytes;
 }
 

@@ -16,13 +16,13 @@
 
 #include "common/doors.h"
 #include "common/dtype.h"
+#include "common/kvclass.h"
 #include "common/status.h"
 #include "kernels/sample.h"
 
 #include <stdbool.h>
 #include <stdint.h>
 
-#define KV_BLOCK 64u     /* positions in one KV block */
 #define ATTN_CELL 256u   /* keys in one cell of the attention grid; the grid starts at position 0 */
 
 typedef struct {

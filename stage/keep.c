@@ -2,7 +2,6 @@
 
 #include <string.h>
 
-_Static_assert(JOURNAL_BLOCK == KV_BLOCK, "a journal's block is a KV block");
 
 /* Rows [from, from + n) of a step that stand at neighbouring places of one block. */
 typedef struct {

@@ -4,7 +4,6 @@
 
 #include <string.h>
 
-_Static_assert(KV_BLOCK == 64, "common/plan.c repeats it");
 _Static_assert((int)LAYER_GLOBAL == KV_CLASS_GLOBAL && (int)LAYER_WINDOW == KV_CLASS_WINDOW,
                "a layer's kind is its class");
 

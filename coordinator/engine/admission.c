@@ -12,8 +12,8 @@
  * and can be forgotten at any time. */
 #include "coordinator/engine/kvbooks.h"
 
+#include "common/kvclass.h"
 #include "common/log.h"
-#include "kernels/backend.h"
 
 #define PASSED_OVER_MAX 32u
 

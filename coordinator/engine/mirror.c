@@ -1,6 +1,6 @@
 #include "coordinator/engine/mirror.h"
 
-#include "kernels/backend.h"
+#include "common/kvclass.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -13,7 +13,7 @@
  * A few messages are under way at a time: an answer makes room for the next. */
 #include "coordinator/engine/engine.h"
 
-#include "kernels/backend.h"
+#include "common/kvclass.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -17,12 +17,12 @@
  * prompts and of decode, rounds beyond a step's first, and, where blocks are shared, positions that
  * were taken over: so many rows fewer are walked. */
 #include "common/clock.h"
+#include "common/kvclass.h"
 #include "coordinator/commands/random_tokens.h"
 #include "coordinator/gates/gate_count.h"
 #include "coordinator/gates/gate_pipe.h"
 #include "coordinator/gates/gate_record.h"
 #include "coordinator/gates/gate_run.h"
-#include "kernels/backend.h"
 
 #include <pthread.h>
 #include <stdlib.h>
