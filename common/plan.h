@@ -34,6 +34,7 @@
 #define PLAN_CUDA_CONTEXT_BYTES (530ull << 20)
 #define PLAN_CUDA_QUEUE_BYTES   (290ull << 20)
 #define PLAN_CUDA_LOADER_BYTES  (64ull << 20)
+#define PLAN_CUDA_LANES_BYTES   (544ull << 10) /* beside the slots of a boundary */
 #define PLAN_CUDA_PAGE_BYTES    (2ull << 20)
 #define PLAN_CUDA_ALIGN_BYTES   256u
 

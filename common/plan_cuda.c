@@ -58,8 +58,9 @@ uint64_t plan_cuda_bytes(const plan *p, const model_desc *m, uint32_t s)
         uint32_t n = model_n_layers_of(m, (layer_kind)k, sp->layer_begin, sp->layer_end);
         bytes += pages(plan_kv_bytes(m, n, p->n_blocks[k], p->kv_type));
     }
-    /* The slots that it receives hidden state through, in both banks. */
+    /* The slots that it receives hidden state through, in both banks, and the lanes beside them. */
     uint64_t slot = (uint64_t)p->rows_max * m->n_embd * sizeof(float);
-    if (s > 0 && !p->one_process) bytes += pages(BOUNDARY_BANKS * BOUNDARY_SLOTS * slot);
+    if (s > 0 && !p->one_process)
+        bytes += pages(PLAN_CUDA_LANES_BYTES + BOUNDARY_BANKS * BOUNDARY_SLOTS * slot);
     return bytes;
 }

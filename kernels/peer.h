@@ -17,6 +17,7 @@
 #define KERNELS_PEER_H
 
 #include "kernels/backend.h"
+#include "kernels/came.h"
 
 #define PEER_SLOTS      2u
 #define PEER_BANKS      2u
@@ -35,6 +36,25 @@ typedef struct {
     unsigned char data[PEER_BLOB_BYTES];
 } peer_blob;
 
+/* The rows of a message as they are on the device (came.h): a put sends what these say, a take writes
+ * tokens, live and came. With them neither host knows yet what the rows hold: the put is put on the queue
+ * before they are drawn, and the take before they have come; a take that is aborted leaves them dead, and
+ * a put behind it sends nothing. */
+typedef struct {
+    dev_ptr tokens, live, finite; /* u32, u8, u8 [n_rows]; finite 0: its stage draws tokens */
+    dev_ptr came;                 /* rows_came */
+    uint32_t n_rows;              /* at most CAME_ROWS */
+    uint16_t mark;                /* of a row whose `finite` says that it is not; 0: none */
+} peer_rows;
+
+/* The same way through host memory that both sides map and have pinned (host_pin). */
+typedef struct {
+    void *line;              /* came.h's, of the slot */
+    void *slot;              /* its bytes */
+    const void *poison;      /* u64: the epoch whose takes end; the receiver's */
+    uint64_t value;          /* epoch << 32 | the message's number in the slot, from 1 */
+} peer_lane;
+
 struct backend_peer {
     /* Signals that this device can do, a bit per peer_signal. */
     uint32_t (*signals)(backend_queue *q);
@@ -50,9 +70,10 @@ struct backend_peer {
     status (*box_meet)(peer_box *b, const peer_blob *answer, errmsg *e);
     /* On the queue: wait for `value` in the slot's word, then copy bytes of the slot to `to`, or
      * nothing when poisoned. ST_TIMEOUT: (events alone) not signalled yet, nothing was put on the
-     * queue; call again. */
+     * queue; call again. rows: NULL, or (by spin) the message's, which then say how it went instead of
+     * `taken`. */
     status (*take)(peer_box *b, uint32_t slot, peer_signal how, uint64_t value, dev_ptr to,
-                   uint64_t bytes);
+                   uint64_t bytes, const peer_rows *rows);
     /* How that take went; a device that failed is ST_DEVICE. */
     status (*taken)(peer_box *b, uint32_t slot, uint64_t value, peer_state *out);
     void (*box_poison)(peer_box *b); /* any thread */
@@ -63,14 +84,19 @@ struct backend_peer {
     status (*window_open)(backend_queue *q, peer_window **out, const peer_blob *offer,
                           peer_blob *answer, bool *same_device, errmsg *e);
     void (*window_close)(peer_window *w);
-    /* On the queue: bytes of `from` into the slot, then the signal. */
+    /* On the queue: bytes of `from` into the slot, then the signal. rows as with take. */
     status (*put)(peer_window *w, uint32_t slot, peer_signal how, uint64_t value, dev_ptr from,
-                  uint64_t bytes);
+                  uint64_t bytes, const peer_rows *rows);
 
     /* --- host memory that both sides map --- */
     /* Make [host, host + bytes) known to the device, so that copies are its own. ST_RESOURCES. */
     status (*host_pin)(backend_queue *q, void *host, uint64_t bytes, errmsg *e);
     void (*host_unpin)(backend_queue *q, void *host);
+    /* put and take through it; NULL: the device does not do that. */
+    status (*lane_put)(backend_queue *q, const peer_lane *l, dev_ptr from, uint64_t bytes,
+                       const peer_rows *rows);
+    status (*lane_take)(backend_queue *q, const peer_lane *l, dev_ptr to, uint64_t bytes,
+                        const peer_rows *rows);
 
     /* --- NCCL --- */
     /* The receiver's end; *offer is for the sender. slot_bytes: of the largest message. ST_RESOURCES:

@@ -144,7 +144,8 @@ static device_need need_of(const stage *s, const weights_options *load)
         n.kv_bytes += plan_kv_bytes(s->m, layers, c->n_blocks[k], (dtype)c->kv_type);
     }
     if (!s->first && c->in_fd >= 0)
-        n.slots_bytes = PEER_BANKS * PEER_SLOTS * (uint64_t)c->rows_max * s->m->n_embd * sizeof(float);
+        n.slots_bytes = PLAN_CUDA_LANES_BYTES +
+                        PEER_BANKS * PEER_SLOTS * (uint64_t)c->rows_max * s->m->n_embd * sizeof(float);
     return n;
 }
 

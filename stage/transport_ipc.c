@@ -175,7 +175,7 @@ static status ipc_send(transport_end *t, uint32_t slot, slot_kind kind, uint64_t
     transport_put_head(t->o.end, &v, kind, seq, rows, n_rows);
     if (bytes > 0) {
         TRY(t->peer->put(t->window, slot, signal_of(t, bytes), value_of(t->o.end, slot), hidden,
-                         bytes));
+                         bytes, NULL));
     }
     boundary_tx_end(t->o.end, slot);
     return ST_OK;
@@ -209,7 +209,7 @@ static status begin_take(transport_end *t, uint32_t slot, dev_ptr hidden, uint64
 {
     for (;;) {
         status s = t->peer->take(t->box, slot, signal_of(t, bytes), value_of(t->o.end, slot),
-                                 hidden, bytes);
+                                 hidden, bytes, NULL);
         if (s == ST_OK) t->taking[slot] = true;
         if (s != ST_TIMEOUT) return s;
         if (told_to_stop(t)) return ST_CLOSED;

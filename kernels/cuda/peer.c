@@ -2,7 +2,10 @@
  *
  * A box is one allocation of its own (of whole 2 MB pages: what is exported is exported whole):
  *
- *     words [bank][slot], a line each; slots [bank][slot]
+ *     words [bank][slot], a line each; lanes [bank][slot]; slots [bank][slot]
+ *
+ * Small messages of spinning ends travel as lines of a lane (signal.h), all others through a slot. A bank's
+ * lanes are cleared when its epoch begins: a line's flag is the message's number in its slot.
  *
  * Beside it, and never exported: the outcome of a wait in parts (device), and in host memory that the
  * device writes and reads: a valid word per slot, and the poison. The sender writes words and slots,
@@ -19,7 +22,9 @@
 #define BLOB_MAGIC  0x584f424du /* "MBOX" */
 #define LINE        64u
 #define PAGE_BYTES  (2ull << 20)
-#define SLOTS_AT    1024u
+#define LANES_AT    1024u
+#define LANE_BYTES  ((PEER_SMALL_BYTES / 8 + CAME_ROWS) * SIGNAL_LINE_BYTES)
+#define SLOTS_AT    (LANES_AT + PEER_BANKS * PEER_SLOTS * LANE_BYTES)
 #define ERROR_LOOKS 1024u /* looks at a valid word between two at the device's health */
 
 typedef CUresult (*stream_value)(CUstream, CUdeviceptr, cuuint64_t, unsigned int);
@@ -36,6 +41,8 @@ typedef struct {
     cudaIpcEventHandle_t event[PEER_SLOTS];
 } answer_blob;
 
+_Static_assert(PEER_BANKS * PEER_SLOTS * LINE <= LANES_AT, "words fit before the lanes");
+_Static_assert(LANES_AT + PEER_BANKS * PEER_SLOTS * LANE_BYTES <= PLAN_CUDA_LANES_BYTES, "as planned");
 _Static_assert(sizeof(offer_blob) <= PEER_BLOB_BYTES, "fits");
 _Static_assert(sizeof(answer_blob) <= PEER_BLOB_BYTES, "fits");
 
@@ -112,6 +119,11 @@ static uint64_t slot_place(uint32_t epoch, uint32_t slot)
 static uint64_t *word_of(char *memory, uint32_t epoch, uint32_t slot)
 {
     return (uint64_t *)(memory + slot_place(epoch, slot) * LINE);
+}
+
+static void *lane_of(char *memory, uint32_t epoch, uint32_t slot)
+{
+    return memory + LANES_AT + slot_place(epoch, slot) * LANE_BYTES;
 }
 
 static void *slot_of(char *memory, uint64_t slot_bytes, uint32_t epoch, uint32_t slot)
@@ -192,8 +204,10 @@ static status box_offer(peer_box *b, uint32_t epoch, peer_blob *out, errmsg *e)
     atomic_store(&b->host[PEER_SLOTS].word, 0);
     atomic_store(&b->poisoned, 0);
     TRY_CUDA(d, cudaSetDevice(d->ordinal), e);
-    for (uint32_t i = 0; i < PEER_SLOTS; i++)
+    for (uint32_t i = 0; i < PEER_SLOTS; i++) {
         TRY_CUDA(d, cudaMemsetAsync(word_of(b->memory, epoch, i), 0, LINE, b->q->stream), e);
+        TRY_CUDA(d, cudaMemsetAsync(lane_of(b->memory, epoch, i), 0, LANE_BYTES, b->q->stream), e);
+    }
     TRY_CUDA(d, cudaStreamSynchronize(b->q->stream), e);
     TRY_SOFT(d, cudaIpcGetMemHandle(&o.memory, b->memory), e);
     TRY(own_uuid(d, &o.device, e));
@@ -234,8 +248,58 @@ static status wait_value(peer_box *b, const uint64_t *word, uint64_t value)
     return cuda_result(b->q->device, (cudaError_t)r, "cuStreamWaitValue64", NULL);
 }
 
+/* Both ends know by this alone whether the message's bytes are lines. */
+static bool is_lines(uint64_t bytes)
+{
+    return bytes <= PEER_SMALL_BYTES && bytes % 16 == 0;
+}
+
+static signal_rows rows_of(const peer_rows *r)
+{
+    if (r == NULL) return (signal_rows){0};
+    CHECK(r->n_rows <= CAME_ROWS);
+    return (signal_rows){.tokens = cuda_address(r->tokens),
+                         .live = cuda_address(r->live),
+                         .finite = cuda_address(r->finite),
+                         .came = cuda_address(r->came),
+                         .n_rows = r->n_rows,
+                         .mark = r->mark};
+}
+
+/* bytes that are no lines are copied before them. */
+static status send_lines(backend_queue *q, void *line, void *slot, uint64_t value, bool lines,
+                         dev_ptr from, uint64_t bytes, const peer_rows *rows)
+{
+    const backend_device *d = q->device;
+    const signal_lane l = {line, (uint32_t)value, !lines && bytes > 0};
+    const signal_rows r = rows_of(rows);
+    if (l.beside)
+        TRY_CUDA(d, cudaMemcpyAsync(slot, cuda_address(from), bytes, cudaMemcpyDefault, q->stream),
+                 NULL);
+    return cuda_result(d,
+                       cuda_signal_send(q->stream, &l, cuda_address(from), lines ? bytes : 0, &r),
+                       "cuda_signal_send", NULL);
+}
+
+static status catch_lines(backend_queue *q, void *line, const void *slot, const uint64_t *poison,
+                          uint64_t value, bool lines, dev_ptr to, uint64_t bytes,
+                          const peer_rows *rows, uint64_t *valid)
+{
+    const backend_device *d = q->device;
+    const signal_lane l = {line, (uint32_t)value, !lines && bytes > 0};
+    const signal_rows r = rows_of(rows);
+    TRY(cuda_result(d,
+                    cuda_signal_catch(q->stream, &l, poison, value, cuda_address(to),
+                                      lines ? bytes : 0, &r, valid),
+                    "cuda_signal_catch", NULL));
+    if (!l.beside) return ST_OK;
+    return cuda_result(d,
+                       cudaMemcpyAsync(cuda_address(to), slot, bytes, cudaMemcpyDefault, q->stream),
+                       "cudaMemcpyAsync", NULL);
+}
+
 static status take(peer_box *b, uint32_t slot, peer_signal how, uint64_t value, dev_ptr to,
-                   uint64_t bytes)
+                   uint64_t bytes, const peer_rows *rows)
 {
     const backend_device *d = b->q->device;
     cudaStream_t s = b->q->stream;
@@ -247,7 +311,13 @@ static status take(peer_box *b, uint32_t slot, peer_signal how, uint64_t value, 
                      .want = value,
                      .spin = how == PEER_SPIN};
     CHECK(bytes <= b->slot_bytes && value >> 32 == b->epoch);
+    CHECK(rows == NULL || how == PEER_SPIN);
     TRY(cuda_enter(b->q));
+    if (rows != NULL || (how == PEER_SPIN && is_lines(bytes))) {
+        atomic_store_explicit(&b->host[slot].word, 0, memory_order_release);
+        return catch_lines(b->q, lane_of(b->memory, b->epoch, slot), from, w.poison, value,
+                           is_lines(bytes), to, bytes, rows, rows == NULL ? valid : NULL);
+    }
     if (how == PEER_EVENT) TRY(wait_event(b, slot));
     atomic_store_explicit(&b->host[slot].word, 0, memory_order_release);
     if (how == PEER_MEMOP) TRY(wait_value(b, word, value));
@@ -356,7 +426,7 @@ static status window_open(backend_queue *q, peer_window **out, const peer_blob *
 }
 
 static status put(peer_window *w, uint32_t slot, peer_signal how, uint64_t value, dev_ptr from,
-                  uint64_t bytes)
+                  uint64_t bytes, const peer_rows *rows)
 {
     const backend_device *d = w->q->device;
     cudaStream_t s = w->q->stream;
@@ -364,10 +434,10 @@ static status put(peer_window *w, uint32_t slot, peer_signal how, uint64_t value
     void *to = slot_of(w->memory, w->slot_bytes, w->epoch, slot);
     CHECK(bytes <= w->slot_bytes && value >> 32 == w->epoch);
     TRY(cuda_enter(w->q));
-    if (how == PEER_SPIN && bytes <= PEER_SMALL_BYTES) {
-        return cuda_result(d, cuda_signal_put(s, to, cuda_address(from), bytes, word, value),
-                           "cuda_signal_put", NULL);
-    }
+    CHECK(rows == NULL || how == PEER_SPIN);
+    if (rows != NULL || (how == PEER_SPIN && is_lines(bytes)))
+        return send_lines(w->q, lane_of(w->memory, w->epoch, slot), to, value, is_lines(bytes), from,
+                          bytes, rows);
     TRY_CUDA(d, cudaMemcpyAsync(to, cuda_address(from), bytes, cudaMemcpyDefault, s), NULL);
     if (how == PEER_SPIN)
         return cuda_result(d, cuda_signal_release(s, word, value), "cuda_signal_release", NULL);
@@ -383,7 +453,7 @@ static status host_pin(backend_queue *q, void *host, uint64_t bytes, errmsg *e)
 {
     const backend_device *d = q->device;
     TRY_CUDA(d, cudaSetDevice(d->ordinal), e);
-    return cuda_may_fail(d, cudaHostRegister(host, bytes, cudaHostRegisterPortable),
+    return cuda_may_fail(d, cudaHostRegister(host, bytes, cudaHostRegisterPortable | cudaHostRegisterMapped),
                          "cudaHostRegister", e);
 }
 
@@ -392,6 +462,27 @@ static void host_unpin(backend_queue *q, void *host)
     (void)cudaSetDevice(q->device->ordinal);
     (void)cudaStreamSynchronize(q->stream);
     (void)cudaHostUnregister(host);
+}
+
+static status lane_put(backend_queue *q, const peer_lane *l, dev_ptr from, uint64_t bytes,
+                       const peer_rows *rows)
+{
+    const backend_device *d = q->device;
+    void *line = NULL;
+    TRY(cuda_enter(q));
+    TRY_CUDA(d, cudaHostGetDevicePointer(&line, l->line, 0), NULL);
+    return send_lines(q, line, l->slot, l->value, false, from, bytes, rows);
+}
+
+static status lane_take(backend_queue *q, const peer_lane *l, dev_ptr to, uint64_t bytes,
+                        const peer_rows *rows)
+{
+    const backend_device *d = q->device;
+    void *line = NULL, *poison = NULL;
+    TRY(cuda_enter(q));
+    TRY_CUDA(d, cudaHostGetDevicePointer(&line, l->line, 0), NULL);
+    TRY_CUDA(d, cudaHostGetDevicePointer(&poison, (void *)(uintptr_t)l->poison, 0), NULL);
+    return catch_lines(q, line, l->slot, poison, l->value, false, to, bytes, rows, NULL);
 }
 
 const backend_peer cuda_peer_table = {
@@ -409,6 +500,8 @@ const backend_peer cuda_peer_table = {
     .put = put,
     .host_pin = host_pin,
     .host_unpin = host_unpin,
+    .lane_put = lane_put,
+    .lane_take = lane_take,
     .link_offer = cuda_link_offer,
     .link_accept = cuda_link_accept,
     .link_ready = cuda_link_ready,

@@ -7,6 +7,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "kernels/came.h"
+
 #ifdef __CUDACC__
 #define SIGNAL_BOTH_SIDES __host__ __device__
 #else
@@ -31,12 +33,39 @@ static inline SIGNAL_BOTH_SIDES uint64_t signal_poisoned(uint64_t value)
     return value | 0xffffffffu;
 }
 
-/* Copy bytes (of 4-byte words) from `from` to a peer's `to`, then release value into `word`. */
-cudaError_t cuda_signal_put(cudaStream_t s, void *to, const void *from, uint64_t bytes,
-                            uint64_t *word, uint64_t value);
+/* Lines of came.h in the receiver's memory, of device or host: those of a message's bytes, 8 in each,
+ * then one for each of its rows. Nobody waits for one word before another: this is the shortest way from
+ * one device to another. */
+#define SIGNAL_LINE_BYTES 16u
+typedef struct {
+    void *line;
+    uint32_t flag;   /* of the message: never 0, and no older line's */
+    bool beside;     /* more of the message has been, or will be, copied on the stream */
+} signal_lane;
+
+/* The rows of a message as the stage has them on its device. came NULL: rows of no interest here. */
+typedef struct {
+    uint32_t *tokens;
+    uint8_t *live;
+    const uint8_t *finite; /* NULL: nobody asks */
+    rows_came *came;
+    uint32_t n_rows;
+    uint16_t mark;
+} signal_rows;
+
+/* bytes (a multiple of 16) of `from`, then the rows. Nothing, when what came before is gone. */
+cudaError_t cuda_signal_send(cudaStream_t s, const signal_lane *l, const void *from, uint64_t bytes,
+                             const signal_rows *r);
+/* Until all of it is there, or the epoch is poisoned: bytes to `to`, and the rows, dead then. valid: as
+ * cuda_signal_take, NULL: nobody asks. */
+cudaError_t cuda_signal_catch(cudaStream_t s, const signal_lane *l, const uint64_t *poison,
+                              uint64_t value, void *to, uint64_t bytes, const signal_rows *r,
+                              uint64_t *valid);
+
 /* The release alone, behind a copy on the stream. */
 cudaError_t cuda_signal_release(cudaStream_t s, uint64_t *word, uint64_t value);
-/* Wait, copy bytes if the word is the wanted one, tell *valid (host): want, or signal_poisoned. */
+/* By a word, in the stream's turn: wait, copy bytes if it is the wanted one, tell *valid (host): want, or
+ * signal_poisoned. */
 cudaError_t cuda_signal_take(cudaStream_t s, const signal_wait *w, void *to, const void *from,
                              uint64_t bytes, uint64_t *valid);
 /* The same in parts, around a copy on the stream: *outcome lies on the device. */

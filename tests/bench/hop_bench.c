@@ -3,6 +3,8 @@
  *   chain  the devices alone: puts and takes of both processes stand on their queues beforehand, rows
  *          go there and back, and a tiny kernel stamps the device's clock once a round: half a round,
  *          half of that kernel in it. The mean is of rounds without stamps between them
+ *   ring   the same, with the rows' tokens beside them, as rounds that devices feed each other
+ *          (stage/ring.h): no host is told anything
  *   host   as a stage does it: from the call that sends to the return of the call that receives, one
  *          row or chunk at a time
  *
@@ -36,6 +38,7 @@ typedef struct {
     uint32_t n_rows;
     double mean_us;
     peer_signal how;
+    bool ring;
     double us[ROUNDS];
 } hop_shared;
 
@@ -71,7 +74,21 @@ static void meet(uint32_t i, uint32_t n)
 typedef struct {
     peer_box *box;
     peer_window *window;
+    peer_rows rows;
 } ends;
+
+static status open_rows(pair_side *s, peer_rows *x, errmsg *e)
+{
+    dev_ptr at;
+    TRY(s->b->alloc(s->d, &at, ROWS_MAX * 8 + sizeof(rows_came), e));
+    *x = (peer_rows){.tokens = at,
+                     .live = dev_offset(at, ROWS_MAX * 4),
+                     .finite = dev_offset(at, ROWS_MAX * 5),
+                     .came = dev_offset(at, ROWS_MAX * 8),
+                     .n_rows = hop->n_rows,
+                     .mark = 1};
+    return ST_OK;
+}
 
 static status open_ends(pair_side *s, ends *x, errmsg *e)
 {
@@ -88,10 +105,11 @@ static status open_ends(pair_side *s, ends *x, errmsg *e)
 static status chain_round(pair_side *s, const ends *x, uint64_t round)
 {
     const backend_peer *p = s->b->peer;
+    const peer_rows *rows = hop->ring ? &x->rows : NULL;
     uint64_t value = 1ull << 32 | round;
-    if (s->i == 0) TRY(p->put(x->window, 0, hop->how, value, s->hidden, hop->bytes));
-    TRY(p->take(x->box, 0, hop->how, value, s->hidden, hop->bytes));
-    return s->i == 0 ? ST_OK : p->put(x->window, 0, hop->how, value, s->hidden, hop->bytes);
+    if (s->i == 0) TRY(p->put(x->window, 0, hop->how, value, s->hidden, hop->bytes, rows));
+    TRY(p->take(x->box, 0, hop->how, value, s->hidden, hop->bytes, rows));
+    return s->i == 0 ? ST_OK : p->put(x->window, 0, hop->how, value, s->hidden, hop->bytes, rows);
 }
 
 static status drain(pair_side *s)
@@ -123,7 +141,7 @@ static int chain_side(pair_side *s)
     const uint32_t n = ROUNDS + WARM, n_sparse = 10 * BATCH;
     uint64_t *stamps = malloc(n * sizeof *stamps);
     if (s->b->alloc(s->d, &at, n * sizeof *stamps, &e) != ST_OK ||
-        open_ends(s, &x, &e) != ST_OK)
+        open_rows(s, &x.rows, &e) != ST_OK || open_ends(s, &x, &e) != ST_OK)
         return pair_say(s, "%s", e.text);
     meet(s->i, 3);
     if (chain_rounds(s, &x, cuda_address(at), 1, n, true) != ST_OK)
@@ -217,10 +235,13 @@ int main(int argc, char **argv)
     for (uint32_t k = 0; k < 3; k++) {
         hop->n_rows = sizes[k];
         hop->bytes = (uint64_t)sizes[k] * EMBD * sizeof(float);
-        for (hop->how = PEER_SPIN; hop->how <= PEER_MEMOP; hop->how++)
+        for (uint32_t i = 0; i < 3; i++) {
+            hop->ring = i == 0;
+            hop->how = i == 2 ? PEER_MEMOP : PEER_SPIN;
             if (run(&spec, true, NULL))
-                print_hops("chain", hop->how == PEER_SPIN ? "spin" : "memop", hop->bytes,
+                print_hops(hop->ring ? "ring" : "chain", i == 2 ? "memop" : "spin", hop->bytes,
                            (uint32_t)hop->seq);
+        }
         for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
             char way[48];
             spec.transport = ways[i].transport;

@@ -86,8 +86,9 @@ static status fake_box_meet(peer_box *b, const peer_blob *answer, errmsg *e)
 }
 
 static status fake_take(peer_box *b, uint32_t slot, peer_signal how, uint64_t value, dev_ptr to,
-                        uint64_t bytes)
+                        uint64_t bytes, const peer_rows *rows)
 {
+    CHECK(rows == NULL);
     if (how == PEER_EVENT && b->word[slot] != value) return ST_TIMEOUT;
     b->to[slot] = (void *)(uintptr_t)to.addr;
     b->bytes[slot] = bytes;
@@ -140,8 +141,9 @@ static void fake_window_close(peer_window *w)
 }
 
 static status fake_put(peer_window *w, uint32_t slot, peer_signal how, uint64_t value, dev_ptr from,
-                       uint64_t bytes)
+                       uint64_t bytes, const peer_rows *rows)
 {
+    CHECK(rows == NULL);
     order();
     peer_box *b = w->box;
     CHECK(bytes <= b->slot_bytes && value >> 32 == b->epoch);
