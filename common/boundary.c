@@ -32,9 +32,14 @@ static uint64_t talk_offset(void)
            BOUNDARY_BANKS * BOUNDARY_SLOTS * sizeof(slot_words);
 }
 
-static uint64_t slots_offset(void)
+static uint64_t lanes_offset(void)
 {
     return talk_offset() + BOUNDARY_BANKS * sizeof(boundary_talk);
+}
+
+static uint64_t slots_offset(void)
+{
+    return lanes_offset() + BOUNDARY_BANKS * sizeof(boundary_lanes);
 }
 
 uint64_t boundary_bytes(uint32_t rows_max, uint32_t n_embd, uint32_t aux_bytes)
@@ -190,6 +195,32 @@ status boundary_rx_begin(boundary_end *b, uint32_t slot, uint64_t timeout_ns, sl
 void boundary_rx_end(boundary_end *b, uint32_t slot)
 {
     announce(b, &words_of(b, slot)->free, ++b->count[slot]);
+}
+
+void boundary_tx_sent(boundary_end *b, uint32_t slot)
+{
+    uint64_t now = (uint64_t)b->epoch << 32 | b->count[slot];
+    atomic_store_explicit(&words_of(b, slot)->sent, now, memory_order_release);
+}
+
+bool boundary_rx_sent(const boundary_end *b, uint32_t slot)
+{
+    uint64_t want = (uint64_t)b->epoch << 32 | (b->count[slot] + 1);
+    return atomic_load_explicit(&words_of(b, slot)->sent, memory_order_acquire) == want;
+}
+
+boundary_lanes *boundary_lanes_of(const boundary_end *b)
+{
+    return (boundary_lanes *)((char *)b->map + lanes_offset()) + b->epoch % BOUNDARY_BANKS;
+}
+
+void boundary_lanes_clear(const boundary_end *b)
+{
+    boundary_lanes *l = boundary_lanes_of(b);
+    for (uint32_t slot = 0; slot < BOUNDARY_SLOTS; slot++)
+        for (uint32_t i = 0; i < BOUNDARY_LANE_ROWS; i++)
+            for (uint32_t half = 0; half < 2; half++)
+                atomic_store_explicit(&l->slot[slot].line[i][half], 0, memory_order_relaxed);
 }
 
 bool slot_valid(const boundary_end *b, const slot_view *v, slot_kind kind, uint64_t seq)

@@ -17,7 +17,8 @@
  *
  * Mapping, in order: boundary_header; words [bank][slot]; talk [bank]; then [bank][slot] each: slot_header,
  * row_header [rows_max], hidden f32 [rows_max, n_embd], aux [rows_max, aux_bytes]; parts start on
- * cache lines. Created by the coordinator as a sealed memfd.
+ * cache lines. Behind the talk: lanes [bank], for rows whose tokens the devices tell each other
+ * (stage/lane.h). Created by the coordinator as a sealed memfd.
  *
  * Waits are bounded and use futexes on the count half of a word; `stop` (the waiter's own flag, set
  * by its control thread) ends one at once after boundary_wake. Nothing from a slot is an index until
@@ -30,7 +31,7 @@
 #include <stdbool.h>
 
 #define BOUNDARY_MAGIC 0x59444e42u /* "BNDY" */
-#define BOUNDARY_VERSION 2u
+#define BOUNDARY_VERSION 3u
 #define BOUNDARY_SLOTS 2u
 #define BOUNDARY_BANKS 2u
 
@@ -45,6 +46,7 @@ typedef struct {
 
 typedef struct {
     _Alignas(CACHE_LINE) _Atomic uint64_t full; /* written by tx: epoch << 32 | count */
+    _Atomic uint64_t sent; /* the same: what was announced before it was there (stage/ring.h) has left */
     _Alignas(CACHE_LINE) _Atomic uint64_t free; /* written by rx: epoch << 32 | count */
 } slot_words;
 
@@ -71,6 +73,17 @@ typedef struct {
 typedef struct {
     talk_side rx, tx;
 } boundary_talk;
+
+/* Lines of came.h of one slot, written by tx or its device; the poison, by rx: the epoch whose takes end. */
+#define BOUNDARY_LANE_ROWS 64u
+typedef struct {
+    _Alignas(CACHE_LINE) _Atomic uint64_t line[BOUNDARY_LANE_ROWS][2];
+} boundary_lane;
+
+typedef struct {
+    boundary_lane slot[BOUNDARY_SLOTS];
+    _Alignas(CACHE_LINE) _Atomic uint64_t poison;
+} boundary_lanes;
 
 typedef enum { SLOT_STEP = 1, SLOT_PROBE = 2 } slot_kind;
 
@@ -174,6 +187,14 @@ void boundary_tx_end(boundary_end *b, uint32_t slot);
 MUST_USE status boundary_rx_begin(boundary_end *b, uint32_t slot, uint64_t timeout_ns,
                                   slot_view *out);
 void boundary_rx_end(boundary_end *b, uint32_t slot);
+
+/* The sender: what the slot was announced with has left. The receiver: it has, for the slot that is full. */
+void boundary_tx_sent(boundary_end *b, uint32_t slot);
+bool boundary_rx_sent(const boundary_end *b, uint32_t slot);
+
+/* The lanes of the end's bank; the receiver clears them before it offers them. */
+boundary_lanes *boundary_lanes_of(const boundary_end *b);
+void boundary_lanes_clear(const boundary_end *b);
 
 /* Header of a full slot: epoch, kind and seq are the expected ones and n_rows <= rows_max. */
 bool slot_valid(const boundary_end *b, const slot_view *v, slot_kind kind, uint64_t seq);
