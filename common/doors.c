@@ -352,7 +352,8 @@ doors doors_default(void)
                  .batch_pp = true,
                  .spec_pp = true,
                  .prime_pp = true,
-                 .prime_pipe = true},
+                 .prime_pipe = true,
+                 .ahead = true},
     };
 }
 

@@ -69,6 +69,8 @@ typedef struct {
     bool prime_pipe;     /* false: chunks walk one after the other; default on */
     bool allow_unsplit_batch; /* default off */
     uint32_t prime_chunk; /* rows; 0: planned */
+    bool ahead;          /* false: what a step's rounds draw goes through the hosts between any two of them;
+                            default on. Has no variable: it is for gates */
     uint32_t batch_rows; /* of a group of sessions that decode, at most; 0: as planned. Has no variable:
                             it is for whoever measures what batching gives */
 } step_doors;

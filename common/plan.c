@@ -65,6 +65,7 @@ void scratch_layout_make(scratch_layout *out, const model_desc *m, uint32_t rows
     out->tables = take(&end, n_kinds * r * plan_blocks_per_ctx(n_ctx), u32);
     out->live = take(&end, r, 1);
     out->finite = take(&end, r + PLAN_HEAD_ROWS, 1);
+    out->came = take(&end, 1, PLAN_CAME_BYTES);
     out->logits = out->kept_logits = out->sampler = end;
     if (last_stage) {
         out->logits = take(&end, (uint64_t)PLAN_LOGITS_ROWS * m->n_vocab, f32);
@@ -85,6 +86,8 @@ void host_layout_make(host_layout *out, const model_desc *m, const stage_limits 
     out->tables = take(&end, n_kinds * r * per_ctx, u32);
     out->live = take(&end, r, 1);
     out->finite = take(&end, r + PLAN_HEAD_ROWS, 1);
+    out->came = take(&end, 1, PLAN_CAME_BYTES);
+    out->none_came = take(&end, 1, PLAN_CAME_BYTES);
     out->readback_seen = take(&end, l->n_readback, u32);
     out->branches = take(&end, l->n_branches, PLAN_BRANCH_BYTES);
     for (uint32_t k = 0; k < KV_POOLS; k++) {

@@ -110,6 +110,7 @@ MUST_USE status plan_fits(plan *p, const model_desc *m, uint64_t free_bytes, err
  * 64 bytes: one formula for plan and stage. All f32 unless said; R = rows_max. */
 #define PLAN_LOGITS_ROWS 16u
 #define PLAN_HEAD_ROWS   64u /* H: rows whose results are on their way together */
+#define PLAN_CAME_BYTES  (8u + 8u * PLAN_HEAD_ROWS) /* rows_came: stage/rows.c checks */
 typedef struct {
     uint64_t hidden;   /* [R, n_embd]: the residual stream; what boundaries fill and send */
     uint64_t normed;   /* [R, n_embd] */
@@ -122,6 +123,7 @@ typedef struct {
     uint64_t table;        /* u32 [kinds, R] */
     uint64_t tables;       /* u32 [kinds * R * blocks_per_ctx]: tables of the step's branches */
     uint64_t live, finite; /* u8 [R], [R + H]: the rows', then those of logits */
+    uint64_t came;         /* rows_came: of kernels/came.h */
     uint64_t logits;       /* [PLAN_LOGITS_ROWS, n_vocab]; from here on: last stage only */
     uint64_t kept_logits;  /* the same: of rows whose logits the host wants, while it reads them */
     uint64_t sampler;      /* sampler_scratch_bytes */
@@ -148,6 +150,7 @@ typedef struct {
     uint64_t table;                   /* u32 [kinds, R] */
     uint64_t tables;                  /* u32 [kinds * R * blocks_per_ctx] */
     uint64_t live, finite;            /* u8 [R], [R + H] */
+    uint64_t came, none_came;         /* rows_came x 2: what came back, and nothing */
     uint64_t readback_seen;           /* u32 [n_readback] */
     uint64_t branches;                /* PLAN_BRANCH_BYTES [n_branches] */
     uint64_t branch_tables[KV_POOLS]; /* u32 [n_branches, blocks_per_ctx] by class */

@@ -14,7 +14,7 @@
 
 #define CACHE_LINE 64
 #define RUN_BLOCK_MAGIC 0x4b4c4252u /* "RBLK" */
-#define RUN_BLOCK_VERSION 5u
+#define RUN_BLOCK_VERSION 6u
 
 #define STAGE_STATE_LIST(X)                                                                        \
     X(STAGE_STARTING, "starting")                                                                  \
@@ -72,7 +72,11 @@ typedef struct {
     _Atomic uint64_t n_verifies;    /* steps that verified drafts, and those that walked it cut */
     _Atomic uint64_t n_verifies_split;
     _Atomic uint64_t n_unsplit;     /* steps whose layers this stage walked all, the others' too */
-    /* line 5, written by the coordinator */
+    /* line 5, worker */
+    _Alignas(CACHE_LINE) _Atomic uint64_t n_ahead_rounds; /* groups whose rows came with what the device
+                                                             before had drawn or passed on, the hosts not
+                                                             knowing (stage/ring.h) */
+    /* line 6, written by the coordinator */
     _Alignas(CACHE_LINE) _Atomic uint32_t asked; /* the incarnation that is asked for its faults of
                                                     at=asked */
 } stage_words;
@@ -82,7 +86,7 @@ typedef struct {
     stage_words stage[STAGES_MAX];
 } run_block;
 
-_Static_assert(sizeof(stage_words) == 6 * CACHE_LINE, "a stage has six lines");
+_Static_assert(sizeof(stage_words) == 7 * CACHE_LINE, "a stage has seven lines");
 _Static_assert(_Alignof(run_block) == CACHE_LINE, "lines start on lines");
 
 const char *stage_state_word(uint32_t state); /* "unknown" when out of range */

@@ -61,7 +61,8 @@ static bool config_valid(const wire_config *c)
 
 static bool probed_valid(const wire_probed *p)
 {
-    return terminated(p->transport, sizeof p->transport) && terminated(p->signal, sizeof p->signal);
+    return p->ahead <= 1 && terminated(p->transport, sizeof p->transport) &&
+           terminated(p->signal, sizeof p->signal);
 }
 
 static bool counts_valid(const wire_step *s, uint32_t flags)
@@ -69,7 +70,8 @@ static bool counts_valid(const wire_step *s, uint32_t flags)
     const uint32_t kinds = STEP_PRIME | STEP_VERIFY;
     return (s->flags & ~flags) == 0 && (s->flags & kinds) != kinds &&
            ((s->flags & STEP_VERIFY) == 0 || s->rounds == 1) && s->slot < 2 &&
-           ((s->flags & STEP_GOES_ON) == 0 || (s->flags & kinds) == 0) &&
+           ((s->flags & (STEP_GOES_ON | STEP_AHEAD)) == 0 || (s->flags & kinds) == 0) &&
+           ((s->flags & STEP_AHEAD) == 0 || s->rounds > 1 || (s->flags & STEP_GOES_ON) != 0) &&
            ((s->flags & STEP_UNSPLIT) == 0 || s->n_kv_ops == 0) &&
            s->n_kv_ops <= WIRE_KV_OPS_MAX && s->n_rows <= WIRE_ROWS_MAX &&
            s->n_samplers <= WIRE_SAMPLERS_MAX &&
@@ -94,6 +96,7 @@ static bool step_valid(const void *frame, uint64_t bytes, uint32_t flags)
     uint32_t end = 0;
     for (uint32_t g = 0; g < s->n_groups; g++) {
         if (v.group_end[g] < end || v.group_end[g] > s->n_rows) return false;
+        if ((s->flags & STEP_AHEAD) != 0 && v.group_end[g] - end > WIRE_AHEAD_ROWS) return false;
         end = v.group_end[g];
     }
     bool fine = end == s->n_rows;
@@ -127,7 +130,7 @@ bool wire_valid(const void *data, uint64_t bytes)
         return h->body_bytes >= sizeof(wire_step) &&
                step_valid(data, bytes,
                           STEP_PRIME | STEP_OVERLAP | STEP_PRIME_PIPE | STEP_VERIFY | STEP_UNSPLIT |
-                              STEP_GOES_ON);
+                              STEP_GOES_ON | STEP_AHEAD);
     case WIRE_REPLAY:
         return h->body_bytes >= sizeof(wire_step) &&
                step_valid(data, bytes, STEP_RESET | STEP_THROUGH | STEP_OVERWRITTEN) &&

@@ -25,12 +25,13 @@
 #include "common/sampler.h"
 
 #define WIRE_MAGIC 0x4d524d57u /* "WMRM" */
-#define WIRE_VERSION 6u
+#define WIRE_VERSION 7u
 #define WIRE_ROWS_MAX 4096u
 #define WIRE_KV_OPS_MAX 16384u
 #define WIRE_SAMPLERS_MAX 1024u
 #define WIRE_ROUNDS_MAX 64u
 #define WIRE_GROUPS_MAX 128u
+#define WIRE_AHEAD_ROWS 64u
 #define WIRE_STOP_IDS 15u
 #define WIRE_TEXT_BYTES 512u
 #define WIRE_NONE UINT32_MAX
@@ -111,7 +112,8 @@ typedef struct {
 } wire_loaded;
 
 typedef struct {
-    uint32_t n_probes, reserved;
+    uint32_t n_probes;
+    uint32_t ahead;                  /* 1: both its boundaries carry STEP_AHEAD */
     char transport[16], signal[16];  /* of the boundary into the stage; terminated, "": none */
 } wire_probed;
 
@@ -175,6 +177,9 @@ typedef struct {
                                 this one's first round is the next one of those. Rows come with the token
                                 and the live bit that they left it with, on the slots that follow, and
                                 what the message says of these is not read */
+#define STEP_AHEAD 512u      /* of several rounds, in at most wire_ahead_groups groups of at most
+                                WIRE_AHEAD_ROWS rows: the devices tell each other what is drawn
+                                (stage/ring.h). The same for the step that it goes on after */
 /* Every stage runs, for each round, its groups one after the other; a group is a crossing of its own
  * on every boundary, which takes the slots in turn, beginning with `slot` (without STEP_OVERLAP: slot
  * 0). With several rounds every row samples, none asks for logits, and the tokens of all rounds but
@@ -187,6 +192,13 @@ typedef struct {
     /* then wire_row [n_rows], sampler_params [n_samplers], wire_kv_op [n_kv_ops], wire_stops
      * [n_stops], uint32_t [n_groups]: where each group's rows end */
 } wire_step;
+
+/* Groups of a STEP_AHEAD. A slot is handed back when its receiver has walked what was in it, so that a
+ * group can be under way to every stage and back only while none waits for a slot that waits for it. */
+static inline uint32_t wire_ahead_groups(uint32_t n_stages, bool overlap)
+{
+    return overlap ? 2 * n_stages - 1 : n_stages - 1;
+}
 
 /* One for each round and group, in that order. */
 typedef struct {

@@ -94,6 +94,7 @@ typedef struct {
     uint64_t n_batches, n_batches_split; /* decode steps with rows of several sessions; cut */
     uint64_t n_prime_batches, n_prime_batches_split; /* the same of prompt chunks */
     uint64_t n_free_rounds;      /* groups walked in rounds after a step's first one */
+    uint64_t n_ahead_rounds;     /* groups whose rows came from device to device, the hosts not knowing */
     uint64_t n_verifies, n_verifies_split; /* steps that verified drafts; cut */
     uint64_t n_unsplit;          /* steps whose layers it walked all, the others' too */
     uint64_t load_ns;            /* from start to loaded */
@@ -145,6 +146,9 @@ typedef struct {
                                                           * those held for their prefixes alone or too */
 } schedule_snapshot;
 void pipeline_schedule(const pipeline *p, schedule_snapshot *out);
+
+/* Whether its devices tell each other what the rounds of a step draw, as its boundaries are now. */
+bool pipeline_goes_ahead(const pipeline *p);
 
 /* Let go of the KV that is kept for its prefix alone. */
 void pipeline_forget_prefixes(pipeline *p);

@@ -58,7 +58,8 @@ static status settle_slice(void *ctx, uint64_t timeout_ns, errmsg *e)
 static bool is_candidate(const meeting *m, const transport *kind)
 {
     const edges *x = m->x;
-    if (m->g->end.n_embd == 0) return kind->kind == TRANSPORT_SHM;
+    if (m->g->end.n_embd == 0)
+        return kind->kind == TRANSPORT_HOST || kind->kind == TRANSPORT_SHM;
     if (x->transport != TRANSPORT_AUTO && kind->kind != x->transport) return false;
     return x->signal == SIGNAL_AUTO || kind->has_signals;
 }

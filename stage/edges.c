@@ -6,6 +6,8 @@
 #include <string.h>
 
 #define WAIT_SLICE_NS (50 * NS_PER_MS)
+#define SPIN_LOOKS    4000u
+#define PAUSE_NS      20000
 
 static void add(_Atomic uint64_t *word, uint64_t n)
 {
@@ -136,18 +138,21 @@ static status cross_slice(void *ctx, uint64_t timeout_ns, errmsg *e)
                                timeout_ns, e);
 }
 
+/* A device that failed in a crossing says at which boundary. */
+static status named(const edges *x, const edge *g, status s, errmsg *e)
+{
+    if (s != ST_DEVICE) return s;
+    return errmsg_set(e, s, "stage %u: the device failed at boundary %u -> %u (%s): %s", x->stage_i,
+                      g->from, g->to, g->kind->name,
+                      x->backend->failure != NULL ? x->backend->failure(x->queue) : "");
+}
+
 status edges_cross(edges *x, crossing *c, errmsg *e)
 {
     cross_context a = {x, c};
     const edge *g = c->sending ? &x->out : &x->in;
     CHECK(g->way != NULL);
-    status s = edges_wait(x, c->sending, cross_slice, &a, e);
-    if (s == ST_DEVICE) {
-        return errmsg_set(e, s, "stage %u: the device failed at boundary %u -> %u (%s): %s",
-                          x->stage_i, g->from, g->to, g->kind->name,
-                          x->backend->failure != NULL ? x->backend->failure(x->queue) : "");
-    }
-    return s;
+    return named(x, g, edges_wait(x, c->sending, cross_slice, &a, e), e);
 }
 
 static row_header header_of(const wire_row *r)
@@ -185,29 +190,56 @@ static bool take_header(const edges *x, const incoming *in, uint32_t row_i, cons
     return true;
 }
 
+static status check_n_rows(const edges *x, const incoming *in, uint32_t n_rows, errmsg *e)
+{
+    if (n_rows == in->n_rows) return ST_OK;
+    return errmsg_set(e, ST_PROTOCOL, "stage %u: step %llu brought %u rows, expected %u", x->stage_i,
+                      (unsigned long long)in->seq, n_rows, in->n_rows);
+}
+
+static status another_row(const edges *x, const incoming *in, uint32_t r, errmsg *e)
+{
+    const wire_row *want = &in->rows[r];
+    return errmsg_set(e, ST_PROTOCOL,
+                      "stage %u: step %llu row %u is session %u position %u token %u, "
+                      "expected session %u position %u token %u%s",
+                      x->stage_i, (unsigned long long)in->seq, r, x->rows[r].session, x->rows[r].position,
+                      x->rows[r].token, want->session, want->position, want->token,
+                      in->drawn ? " or one drawn since" : "");
+}
+
+static void count_received(edges *x, uint32_t slot, uint32_t n_rows)
+{
+    add(&x->words->rx_rows, n_rows);
+    add(&x->words->rx_bytes, n_rows * boundary_row_bytes(x->in.end.n_embd, 0));
+    add(&x->words->rx_crossings[slot], 1);
+}
+
 status edges_receive(edges *x, const incoming *in, errmsg *e)
 {
     crossing c = {.slot = in->slot, .kind = SLOT_STEP, .seq = in->seq, .hidden = in->hidden};
     TRY(edges_cross(x, &c, e));
-    if (c.n_rows != in->n_rows) {
-        return errmsg_set(e, ST_PROTOCOL, "stage %u: step %llu brought %u rows, expected %u",
-                          x->stage_i, (unsigned long long)in->seq, c.n_rows, in->n_rows);
-    }
-    for (uint32_t r = 0; r < in->n_rows; r++) {
-        const wire_row *want = &in->rows[r];
-        if (!take_header(x, in, r, &x->rows[r])) {
-            return errmsg_set(e, ST_PROTOCOL,
-                              "stage %u: step %llu row %u is session %u position %u token %u, "
-                              "expected session %u position %u token %u%s",
-                              x->stage_i, (unsigned long long)in->seq, r, x->rows[r].session,
-                              x->rows[r].position, x->rows[r].token, want->session, want->position,
-                              want->token, in->drawn ? " or one drawn since" : "");
-        }
-    }
-    add(&x->words->rx_rows, in->n_rows);
-    add(&x->words->rx_bytes, in->n_rows * boundary_row_bytes(x->in.end.n_embd, 0));
-    add(&x->words->rx_crossings[in->slot], 1);
+    TRY(check_n_rows(x, in, c.n_rows, e));
+    for (uint32_t r = 0; r < in->n_rows; r++)
+        if (!take_header(x, in, r, &x->rows[r])) return another_row(x, in, r, e);
+    count_received(x, in->slot, in->n_rows);
     return ST_OK;
+}
+
+/* Counted first, so that whoever sees the result of the step sees it counted; a crossing that fails ends
+ * the process or, when a stage was lost, is no crossing. */
+static void count_sent(edges *x, uint32_t slot, uint32_t n_rows)
+{
+    add(&x->words->tx_rows, n_rows);
+    add(&x->words->tx_bytes, n_rows * boundary_row_bytes(x->out.end.n_embd, 0));
+    add(&x->words->tx_crossings[slot], 1);
+}
+
+static void count_unsent(edges *x, uint32_t slot, uint32_t n_rows)
+{
+    add(&x->words->tx_rows, -(uint64_t)n_rows);
+    add(&x->words->tx_bytes, -(n_rows * boundary_row_bytes(x->out.end.n_embd, 0)));
+    add(&x->words->tx_crossings[slot], -(uint64_t)1);
 }
 
 status edges_send(edges *x, uint32_t slot, uint64_t seq, const wire_row *rows,
@@ -223,17 +255,109 @@ status edges_send(edges *x, uint32_t slot, uint64_t seq, const wire_row *rows,
                   .kind = SLOT_STEP,
                   .seq = seq,
                   .hidden = hidden};
-    /* Counted first, so that whoever sees the result of the step sees it counted; a crossing that
-     * fails ends the process or, when a stage was lost, is no crossing. */
-    uint64_t bytes = n_rows * boundary_row_bytes(x->out.end.n_embd, 0);
-    add(&x->words->tx_rows, n_rows);
-    add(&x->words->tx_bytes, bytes);
-    add(&x->words->tx_crossings[slot], 1);
+    count_sent(x, slot, n_rows);
     status s = edges_cross(x, &c, e);
-    if (s != ST_OK) {
-        add(&x->words->tx_rows, -(uint64_t)n_rows);
-        add(&x->words->tx_bytes, -bytes);
-        add(&x->words->tx_crossings[slot], -(uint64_t)1);
-    }
+    if (s != ST_OK) count_unsent(x, slot, n_rows);
     return s;
+}
+
+/* --- rows that the devices tell each other --- */
+
+static bool carries(const edge *g)
+{
+    return g->way != NULL && g->kind->carries != NULL && g->kind->carries(g->way);
+}
+
+bool edges_carry(const edges *x)
+{
+    return x->open && carries(&x->in) && carries(&x->out);
+}
+
+typedef struct {
+    edges *x;
+    const peer_rows *words;
+    uint32_t slot, n_rows;  /* n_rows: found when taking */
+    uint64_t seq;
+    dev_ptr hidden;
+    backend_event end;      /* coming */
+} telling;
+
+static status put_slice(void *ctx, uint64_t timeout_ns, errmsg *e)
+{
+    telling *t = ctx;
+    const edge *g = &t->x->out;
+    (void)e;
+    return g->kind->put(g->way, t->slot, t->seq, t->x->rows, t->words, t->hidden, timeout_ns);
+}
+
+static status take_slice(void *ctx, uint64_t timeout_ns, errmsg *e)
+{
+    telling *t = ctx;
+    const edge *g = &t->x->in;
+    return g->kind->take(g->way, t->slot, t->seq, t->x->rows, t->words, t->hidden, &t->n_rows,
+                         timeout_ns, e);
+}
+
+/* First often, then with pauses. */
+static status coming_slice(void *ctx, uint64_t timeout_ns, errmsg *e)
+{
+    telling *t = ctx;
+    const edges *x = t->x;
+    const uint64_t deadline_ns = now_ns() + timeout_ns;
+    (void)e;
+    for (uint32_t look = 0;; look++) {
+        if (boundary_rx_sent(&x->in.end, t->slot) || x->backend->event_done(x->queue, t->end)) return ST_OK;
+        if (atomic_load_explicit(x->stop, memory_order_acquire) != 0) return ST_CLOSED;
+        if (now_ns() >= deadline_ns) return ST_TIMEOUT;
+        const struct timespec pause = {.tv_nsec = PAUSE_NS};
+        if (look >= SPIN_LOOKS) nanosleep(&pause, NULL);
+    }
+}
+
+status edges_put(edges *x, uint32_t slot, uint64_t seq, const wire_row *rows, const peer_rows *words,
+                 dev_ptr hidden, errmsg *e)
+{
+    telling t = {.x = x, .words = words, .slot = slot, .seq = seq, .hidden = hidden};
+    for (uint32_t r = 0; r < words->n_rows; r++)
+        x->rows[r] = header_of(&rows[r]);
+    count_sent(x, slot, words->n_rows);
+    status s = named(x, &x->out, edges_wait(x, true, put_slice, &t, e), e);
+    if (s != ST_OK) count_unsent(x, slot, words->n_rows);
+    return s;
+}
+
+void edges_sent(edges *x, uint32_t slot)
+{
+    boundary_tx_sent(&x->out.end, slot);
+}
+
+/* Of the same row, whatever is drawn for it. */
+static bool same_row(const wire_row *r, const row_header *h)
+{
+    row_header want = header_of(r), got = *h;
+    got.token = want.token;
+    got.live = want.live;
+    return row_header_equal(&want, &got);
+}
+
+status edges_take(edges *x, const incoming *in, const peer_rows *words, errmsg *e)
+{
+    telling t = {.x = x, .words = words, .slot = in->slot, .seq = in->seq, .hidden = in->hidden};
+    TRY(named(x, &x->in, edges_wait(x, false, take_slice, &t, e), e));
+    TRY(check_n_rows(x, in, t.n_rows, e));
+    for (uint32_t r = 0; r < in->n_rows; r++)
+        if (!same_row(&in->rows[r], &x->rows[r])) return another_row(x, in, r, e);
+    return ST_OK;
+}
+
+status edges_coming(edges *x, uint32_t slot, backend_event end, errmsg *e)
+{
+    telling t = {.x = x, .slot = slot, .end = end};
+    return edges_wait(x, false, coming_slice, &t, e);
+}
+
+void edges_taken(edges *x, uint32_t slot, uint32_t n_rows)
+{
+    boundary_rx_end(&x->in.end, slot);
+    count_received(x, slot, n_rows);
 }

@@ -71,6 +71,22 @@ MUST_USE status edges_receive(edges *x, const incoming *in, errmsg *e);
 MUST_USE status edges_send(edges *x, uint32_t slot, uint64_t seq, const wire_row *rows,
                            const poison_mark *poison, uint32_t n_rows, dev_ptr hidden, errmsg *e);
 
+/* --- rows that the devices tell each other (stage/ring.h) --- */
+
+/* Whether both boundaries carry them, as they are connected. */
+bool edges_carry(const edges *x);
+/* Announce the rows, as far as they are known here, and put them on the queue; they leave when the queue
+ * comes to them, and edges_sent, called when it has, says so to the receiver's host. */
+MUST_USE status edges_put(edges *x, uint32_t slot, uint64_t seq, const wire_row *rows,
+                          const peer_rows *words, dev_ptr hidden, errmsg *e);
+void edges_sent(edges *x, uint32_t slot);
+/* Wait for the announcement, whose headers are compared but for what is drawn (in->drawn and poison are
+ * not read), and put the take on the queue. Then wait until the rows are on their way, or *end is done:
+ * what is left then is work of our own; and, when it is done, hand the slot back. */
+MUST_USE status edges_take(edges *x, const incoming *in, const peer_rows *words, errmsg *e);
+MUST_USE status edges_coming(edges *x, uint32_t slot, backend_event end, errmsg *e);
+void edges_taken(edges *x, uint32_t slot, uint32_t n_rows);
+
 /* One crossing, in slices of bounded waits: send x->rows, or receive into them. */
 typedef struct {
     bool sending;

@@ -63,7 +63,7 @@ static void fill(const stage *s, const stage_head_args *a, uint32_t row_i, sampl
     out->params = *p;
     out->position = r->position;
     out->row_i = row_i;
-    out->ends = a->feeds && a->round + 1 >= r->rounds;
+    out->ends = a->feeds && a->round + 1 >= r->rounds && r->rounds != a->rounds;
     out->n_stops = 0;
     if (a->feeds && r->stop_i != WIRE_NONE) {
         const wire_stops *stops = &a->stops[r->stop_i];

@@ -27,6 +27,15 @@ void rounds_close(rounds *x)
     *x = (rounds){0};
 }
 
+/* A row of a step that goes on, as far as this stage knows what the step before left it with. */
+static wire_row left_as(const wire_row *row, const wire_row *before)
+{
+    wire_row r = *row;
+    r.token = before->token;
+    if ((before->flags & ROW_LIVE) == 0) r.flags &= ~ROW_LIVE;
+    return r;
+}
+
 status rounds_begin(rounds *x, const step_view *v, errmsg *e)
 {
     if (v->step->n_rows > x->room) {
@@ -44,7 +53,8 @@ status rounds_begin(rounds *x, const step_view *v, errmsg *e)
     x->n_rows = v->step->n_rows;
     x->n_groups = v->step->n_groups;
     memcpy(x->group_end, v->group_end, x->n_groups * sizeof *x->group_end);
-    memcpy(x->row, v->rows, v->step->n_rows * sizeof *x->row);
+    for (uint32_t i = 0; i < x->n_rows; i++)
+        x->row[i] = goes_on ? left_as(&v->rows[i], &x->row[i]) : v->rows[i];
     memset(x->poison, 0, v->step->n_rows * sizeof *x->poison);
     return ST_OK;
 }
@@ -89,18 +99,31 @@ void rounds_expire(rounds *x, uint32_t round, uint32_t g)
     uint32_t n;
     wire_row *row = rounds_group(x, g, &n);
     for (uint32_t i = 0; i < n; i++)
-        if (round + 1 >= row[i].rounds) row[i].flags &= ~ROW_LIVE;
+        if (round + 1 >= row[i].rounds && row[i].rounds != x->v.step->rounds) row[i].flags &= ~ROW_LIVE;
+}
+
+static void advance(wire_row *row, uint32_t n, uint32_t n_ctx)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        row[i].session_step++;
+        /* A row that fills the context is dead in the next round: it stays inside. */
+        if (row[i].position + 1 < n_ctx) row[i].position++;
+    }
 }
 
 void rounds_advance(rounds *x, uint32_t g)
 {
     uint32_t n;
     wire_row *row = rounds_group(x, g, &n);
-    for (uint32_t i = 0; i < n; i++) {
-        row[i].session_step++;
-        /* A row that fills the context is dead in the next round: it stays inside. */
-        if (row[i].position + 1 < x->n_ctx) row[i].position++;
-    }
+    advance(row, n, x->n_ctx);
+}
+
+void rounds_next(const rounds *x, uint32_t g, wire_row *out)
+{
+    uint32_t n;
+    const wire_row *row = rounds_group(x, g, &n);
+    memcpy(out, row, n * sizeof *row);
+    advance(out, n, x->n_ctx);
 }
 
 static bool stops(const rounds *x, const wire_row *r, uint32_t token)

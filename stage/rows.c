@@ -1,7 +1,10 @@
 /* rows.c - a step's rows: every field checked, then what the device needs of them put there. */
 #include "stage/stage_impl.h"
 
+#include <stddef.h>
 #include <string.h>
+
+_Static_assert(sizeof(rows_came) == PLAN_CAME_BYTES && CAME_ROWS == WIRE_AHEAD_ROWS, "as planned");
 
 static status refuse(const char *field, uint32_t value, uint32_t bound, uint32_t row_i, errmsg *e)
 {
@@ -58,18 +61,21 @@ static uint32_t place_rows(stage *s, const wire_row *rows, uint32_t n_rows)
     return n_used;
 }
 
-/* What of a row the device finds by itself when the head has fed it (stage_rows_ahead). */
-typedef enum { FROM_HOST, FROM_HEAD } token_source;
+/* What of a row the device finds by itself (stage_rows_ahead). */
+typedef enum { FROM_HOST, FROM_DEVICE } token_source;
 
 static status upload_rows(stage *s, uint32_t n_rows, uint32_t n_tables, token_source source, errmsg *e)
 {
-    upload_piece piece[4 + LAYER_KINDS];
+    upload_piece piece[5 + LAYER_KINDS];
     uint32_t n = 0;
 #define PIECE(name, bytes)                                                                         \
     piece[n++] = (upload_piece){SCRATCH(s, name), HOST(s, void, name), (bytes)}
     if (source == FROM_HOST) {
         PIECE(tokens, n_rows * sizeof(uint32_t));
         PIECE(live, n_rows);
+        uint32_t n_came = n_rows < CAME_ROWS ? n_rows : CAME_ROWS;
+        piece[n++] = (upload_piece){SCRATCH(s, came), HOST(s, void, none_came),
+                                    offsetof(rows_came, row) + n_came * sizeof(came_row)};
     }
     PIECE(position, n_rows * sizeof(uint32_t));
     PIECE(tables, n_tables * sizeof(uint32_t));
@@ -141,8 +147,7 @@ status stage_rows(stage *s, const wire_row *rows, uint32_t n_rows, uint32_t n_sa
 status stage_rows_ahead(stage *s, const wire_row *rows, uint32_t n_rows, uint32_t n_samplers,
                         errmsg *e)
 {
-    CHECK(s->first && s->last);
-    return take(s, rows, n_rows, n_samplers, FROM_HEAD, e);
+    return take(s, rows, n_rows, n_samplers, FROM_DEVICE, e);
 }
 
 void stage_rows_known(stage *s, const wire_row *rows)
@@ -152,4 +157,60 @@ void stage_rows_known(stage *s, const wire_row *rows)
         if ((rows[i].flags & ROW_LIVE) == 0) s->rows[i].flags &= ~ROW_LIVE;
         if ((s->rows[i].flags & ROW_LIVE) != 0) kv_row_remember(&s->kv, &s->rows[i]);
     }
+}
+
+peer_rows stage_row_words(const stage *s)
+{
+    peer_rows r = {.tokens = SCRATCH(s, tokens),
+                   .live = SCRATCH(s, live),
+                   .came = SCRATCH(s, came),
+                   .n_rows = s->n_rows};
+    if (s->last) return r;
+    r.finite = SCRATCH(s, finite);
+    r.mark = poison_hidden(s->config.stage_i);
+    return r;
+}
+
+status stage_tell(stage *s, const wire_row *rows, uint32_t n_rows, peer_rows *out, errmsg *e)
+{
+    CHECK(n_rows <= CAME_ROWS);
+    if (s->staged) TRY_OP(event_wait, s->staged_event);
+    for (uint32_t i = 0; i < n_rows; i++) {
+        HOST(s, uint32_t, tokens)[i] = rows[i].token;
+        HOST(s, uint8_t, live)[i] = (rows[i].flags & ROW_LIVE) != 0;
+    }
+    const upload_piece piece[3] = {
+        {SCRATCH(s, tokens), HOST(s, void, tokens), n_rows * sizeof(uint32_t)},
+        {SCRATCH(s, live), HOST(s, void, live), n_rows},
+        {SCRATCH(s, came), HOST(s, void, none_came), offsetof(rows_came, row) + n_rows * sizeof(came_row)}};
+    TRY_OP(upload_all, piece, 3);
+    TRY_OP(event_record, &s->staged_event);
+    s->staged = true;
+    *out = stage_row_words(s);
+    out->n_rows = n_rows;
+    return ST_OK;
+}
+
+status stage_bring_came(stage *s, errmsg *e)
+{
+    uint64_t bytes = offsetof(rows_came, row) + s->n_rows * sizeof(came_row);
+    TRY_OP(download, HOST(s, void, came), SCRATCH(s, came), bytes);
+    return ST_OK;
+}
+
+status stage_leave(stage *s, backend_event *end, errmsg *e)
+{
+    if (!s->last) TRY_OP(download, HOST(s, void, finite), SCRATCH(s, finite), s->n_rows);
+    TRY_OP(event_record, end);
+    return ST_OK;
+}
+
+const rows_came *stage_came(const stage *s)
+{
+    return HOST(s, const rows_came, came);
+}
+
+void stage_mark(const stage *s, poison_mark *poison)
+{
+    stage_mark_hidden(s, s->rows, s->n_rows, poison);
 }

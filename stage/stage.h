@@ -18,6 +18,7 @@
 #include "common/readback.h"
 #include "common/wire.h"
 #include "kernels/backend.h"
+#include "kernels/peer.h"
 
 typedef struct stage stage;
 
@@ -83,15 +84,32 @@ uint32_t stage_block(const stage *s, const wire_row *r);
 MUST_USE status stage_rows(stage *s, const wire_row *rows, uint32_t n_rows, uint32_t n_samplers,
                            errmsg *e);
 
-/* Where one stage is the whole trunk: rows that go on from the step whose head is in flight
- * (stage_head_begin with feeds), the same rows in the same order, each at its next position. Its token
- * is what it draws there, and it lives unless it draws a stop: both are found on the device, where the
- * walk may be put behind that head at once. What the host knows of them here (dead rows: those that had
- * their rounds) is checked as above. stage_rows_known tells the rest, token and live bit, after that
- * head's end and before the next one begins. */
+/* Rows whose tokens and live bits are found on the device, where the walk may be put behind what finds
+ * them: where one stage is the whole trunk, by the step whose head is in flight (stage_head_begin with
+ * feeds), the same rows in the same order, each at its next position; where there are several, by the take
+ * that is put on the queue next (stage_row_words). What the host knows of them here (dead rows: those that had
+ * their rounds) is checked as above. stage_rows_known tells the rest, token and live bit, when they are
+ * known: where the stage has the head, before that begins. */
 MUST_USE status stage_rows_ahead(stage *s, const wire_row *rows, uint32_t n_rows, uint32_t n_samplers,
                                  errmsg *e);
 void stage_rows_known(stage *s, const wire_row *rows);
+
+/* The rows of the step in hand as a boundary's put and take name them (kernels/peer.h); at most
+ * WIRE_AHEAD_ROWS. */
+peer_rows stage_row_words(const stage *s);
+
+/* The same of rows between two steps, by what the host knows of them: n_rows of any group, put on the
+ * device for it. */
+MUST_USE status stage_tell(stage *s, const wire_row *rows, uint32_t n_rows, peer_rows *out, errmsg *e);
+
+/* Behind the take: what the rows came with, back to the host. Behind all that the step in hand has put on
+ * the queue: which hidden states are not finite; *end is done when all is here. stage_came has the first
+ * then, and stage_mark puts this stage's mark on live rows that have none (not the last stage's: its
+ * head's). */
+MUST_USE status stage_bring_came(stage *s, errmsg *e);
+MUST_USE status stage_leave(stage *s, backend_event *end, errmsg *e);
+const rows_came *stage_came(const stage *s);
+void stage_mark(const stage *s, poison_mark *poison);
 
 /* First stage: the rows' embeddings into stage_hidden. */
 MUST_USE status stage_embed(stage *s, errmsg *e);
@@ -103,7 +121,8 @@ dev_ptr stage_hidden(const stage *s);
 /* Walk the stage's layers over the rows given to stage_rows. poison [n_rows]: the marks that the rows
  * have; a live one without, whose result holds NaN or infinity, gets this stage's (boundary.h). That
  * is no error: rows do not touch each other. head_follows: a stage_head or stage_head_begin is the next
- * call, so that a last stage need not wait and may begin it here; the marks are the head's then. */
+ * call, so that a last stage need not wait and may begin it here; the marks are the head's then. poison
+ * NULL: nothing is waited for, stage_leave brings what was found. */
 MUST_USE status stage_walk(stage *s, bool head_follows, poison_mark *poison, errmsg *e);
 
 typedef struct {
@@ -117,6 +136,7 @@ typedef struct {
     bool feeds;                     /* stage_rows_ahead follows: what the rows draw in this round, whose
                                        rounds are over then, and which ids stop them */
     uint32_t round;
+    uint32_t rounds;                /* rows that have so many do not end by them: the step may go on */
     const wire_stops *stops;        /* by wire_row.stop_i; read during the call */
 } stage_head_args;
 

@@ -14,6 +14,7 @@
 
 #include "common/boundary.h"
 #include "kernels/backend.h"
+#include "kernels/peer.h"
 
 typedef struct transport_end transport_end;
 
@@ -46,6 +47,17 @@ typedef struct {
     MUST_USE status (*send)(transport_end *t, uint32_t slot, slot_kind kind, uint64_t seq,
                             const row_header *rows, dev_ptr hidden, uint32_t n_rows,
                             uint64_t timeout_ns);
+    /* Rows of a step whose tokens the devices tell each other (STEP_AHEAD). carries: whether this end can,
+     * once it is settled; NULL: never. put: as send, the header announced before the rows are drawn; x:
+     * what they are on the device (kernels/peer.h). take: as receive, and what is put on the queue after
+     * it sees the rows; the slot is the caller's until it calls boundary_rx_end, when the rows have come
+     * (x->came says how). Where ops run in the call they have come when it returns, aborted: ST_CLOSED. */
+    bool (*carries)(const transport_end *t);
+    MUST_USE status (*put)(transport_end *t, uint32_t slot, uint64_t seq, const row_header *rows,
+                           const peer_rows *x, dev_ptr hidden, uint64_t timeout_ns);
+    MUST_USE status (*take)(transport_end *t, uint32_t slot, uint64_t seq, row_header *rows,
+                            const peer_rows *x, dev_ptr hidden, uint32_t *n_rows, uint64_t timeout_ns,
+                            errmsg *e);
     /* The rows of `slot`, which must carry kind and seq (else ST_PROTOCOL with *e); rows has room for
      * rows_max. After ST_OK hidden may be read by what is put on the queue. */
     MUST_USE status (*receive)(transport_end *t, uint32_t slot, slot_kind kind, uint64_t seq,

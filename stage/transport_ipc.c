@@ -263,6 +263,37 @@ static status ipc_receive(transport_end *t, uint32_t slot, slot_kind kind, uint6
     return ST_OK;
 }
 
+/* --- rows that the devices tell each other: by lines alone, which spinning kernels wait for --- */
+
+static bool ipc_carries(const transport_end *t)
+{
+    return t->signals_chosen && t->small == PEER_SPIN && t->peer->lane_put != NULL;
+}
+
+static status ipc_put(transport_end *t, uint32_t slot, uint64_t seq, const row_header *rows,
+                      const peer_rows *x, dev_ptr hidden, uint64_t timeout_ns)
+{
+    slot_view v;
+    uint64_t bytes = transport_hidden_bytes(t->o.end, x->n_rows);
+    TRY(boundary_tx_begin(t->o.end, slot, timeout_ns, &v));
+    transport_put_head(t->o.end, &v, SLOT_STEP, seq, rows, x->n_rows);
+    TRY(t->peer->put(t->window, slot, PEER_SPIN, value_of(t->o.end, slot), hidden, bytes, x));
+    boundary_tx_end(t->o.end, slot);
+    return ST_OK;
+}
+
+static status ipc_take(transport_end *t, uint32_t slot, uint64_t seq, row_header *rows,
+                       const peer_rows *x, dev_ptr hidden, uint32_t *n_rows, uint64_t timeout_ns,
+                       errmsg *e)
+{
+    slot_view v;
+    TRY(boundary_rx_begin(t->o.end, slot, timeout_ns, &v));
+    TRY(transport_get_head(t->o.end, &v, slot, SLOT_STEP, seq, rows, n_rows, e));
+    if (*n_rows != x->n_rows) return ST_OK; /* the caller says so */
+    return t->peer->take(t->box, slot, PEER_SPIN, value_of(t->o.end, slot), hidden,
+                         transport_hidden_bytes(t->o.end, x->n_rows), x);
+}
+
 const transport *transport_ipc(void)
 {
     static const transport table = {.name = "ipc",
@@ -276,6 +307,9 @@ const transport *transport_ipc(void)
                                     .wake = ipc_wake,
                                     .signal = ipc_signal,
                                     .send = ipc_send,
-                                    .receive = ipc_receive};
+                                    .receive = ipc_receive,
+                                    .carries = ipc_carries,
+                                    .put = ipc_put,
+                                    .take = ipc_take};
     return &table;
 }

@@ -3,11 +3,15 @@
  * have a device for `host`; the offer's flag says whether the receiver has. */
 #include "stage/transport.h"
 
+#include "common/clock.h"
 #include "kernels/peer.h"
+#include "stage/lane.h"
 
 #include <stdlib.h>
 
 #define FLAG_DEVICE 1u
+#define SPIN_LOOKS  4000u
+#define PAUSE_NS    20000
 
 struct transport_end {
     transport_options o;
@@ -57,6 +61,7 @@ static status shm_offer(transport_end **out, const transport_options *o, talk_me
                         errmsg *e)
 {
     (void)offer;
+    boundary_lanes_clear(o->end);
     return open_end(out, o, e);
 }
 
@@ -71,6 +76,7 @@ static status host_offer(transport_end **out, const transport_options *o, talk_m
                          errmsg *e)
 {
     offer->flags = has_device(o) ? FLAG_DEVICE : 0;
+    boundary_lanes_clear(o->end);
     return open_pinned(out, o, e);
 }
 
@@ -92,7 +98,7 @@ static status shm_settle(transport_end *t, const talk_message *answer, errmsg *e
 
 static void shm_wake(transport_end *t)
 {
-    (void)t; /* all waits are the boundary's own */
+    lane_poison(t->o.end); /* all other waits are the boundary's own */
 }
 
 static const char *shm_signal(const transport_end *t)
@@ -138,6 +144,65 @@ static status shm_receive(transport_end *t, uint32_t slot, slot_kind kind, uint6
     return ST_OK;
 }
 
+/* --- rows that the devices tell each other --- */
+
+/* A device that has memory of its own must see the boundary's, and have kernels for it. */
+static bool shm_carries(const transport_end *t)
+{
+    if (!has_device(&t->o)) return t->o.backend->in_call;
+    return t->pinned && t->o.backend->peer->lane_put != NULL;
+}
+
+static status shm_put(transport_end *t, uint32_t slot, uint64_t seq, const row_header *rows,
+                      const peer_rows *x, dev_ptr hidden, uint64_t timeout_ns)
+{
+    const boundary_end *b = t->o.end;
+    uint64_t bytes = transport_hidden_bytes(b, x->n_rows);
+    slot_view v;
+    TRY(boundary_tx_begin(t->o.end, slot, timeout_ns, &v));
+    transport_put_head(b, &v, SLOT_STEP, seq, rows, x->n_rows);
+    const peer_lane l = lane_of(b, slot, &v);
+    if (has_device(&t->o)) {
+        TRY(t->o.backend->peer->lane_put(t->o.queue, &l, hidden, bytes, x));
+    } else {
+        if (bytes > 0) TRY(t->o.backend->download(t->o.queue, v.hidden, hidden, bytes));
+        lane_put_here(&l, x);
+    }
+    boundary_tx_end(t->o.end, slot);
+    return ST_OK;
+}
+
+/* A device's lines may come long after the announcement. */
+static status await_lines(const boundary_end *b, const peer_lane *l, const peer_rows *x,
+                          uint64_t deadline_ns)
+{
+    for (uint32_t look = 0;; look++) {
+        status s = lane_take_here(l, x);
+        if (s != ST_TIMEOUT) return s;
+        if (atomic_load_explicit(b->stop, memory_order_acquire) != 0) return ST_CLOSED;
+        if (now_ns() >= deadline_ns) return ST_TIMEOUT;
+        const struct timespec pause = {.tv_nsec = PAUSE_NS};
+        if (look >= SPIN_LOOKS) nanosleep(&pause, NULL);
+    }
+}
+
+static status shm_take(transport_end *t, uint32_t slot, uint64_t seq, row_header *rows,
+                       const peer_rows *x, dev_ptr hidden, uint32_t *n_rows, uint64_t timeout_ns,
+                       errmsg *e)
+{
+    const boundary_end *b = t->o.end;
+    uint64_t deadline_ns = now_ns() + timeout_ns;
+    slot_view v;
+    TRY(boundary_rx_begin(t->o.end, slot, timeout_ns, &v));
+    TRY(transport_get_head(b, &v, slot, SLOT_STEP, seq, rows, n_rows, e));
+    if (*n_rows != x->n_rows) return ST_OK; /* the caller says so */
+    uint64_t bytes = transport_hidden_bytes(b, x->n_rows);
+    const peer_lane l = lane_of(b, slot, &v);
+    if (has_device(&t->o)) return t->o.backend->peer->lane_take(t->o.queue, &l, hidden, bytes, x);
+    TRY(await_lines(b, &l, x, deadline_ns));
+    return bytes > 0 ? t->o.backend->upload(t->o.queue, hidden, v.hidden, bytes) : ST_OK;
+}
+
 const transport *transport_shm(void)
 {
     static const transport table = {.name = "shm",
@@ -150,7 +215,10 @@ const transport *transport_shm(void)
                                     .wake = shm_wake,
                                     .signal = shm_signal,
                                     .send = shm_send,
-                                    .receive = shm_receive};
+                                    .receive = shm_receive,
+                                    .carries = shm_carries,
+                                    .put = shm_put,
+                                    .take = shm_take};
     return &table;
 }
 
@@ -167,6 +235,9 @@ const transport *transport_host(void)
                                     .wake = shm_wake,
                                     .signal = shm_signal,
                                     .send = shm_send,
-                                    .receive = shm_receive};
+                                    .receive = shm_receive,
+                                    .carries = shm_carries,
+                                    .put = shm_put,
+                                    .take = shm_take};
     return &table;
 }

@@ -156,7 +156,7 @@ static status wait_finite(stage *s, poison_mark *poison, errmsg *e)
 static status end_layers(stage *s, poison_mark *poison, errmsg *e)
 {
     TRY_OP(check_finite, SCRATCH(s, finite), SCRATCH(s, hidden), s->m->n_embd, s->n_rows);
-    return s->unchecked ? ST_OK : wait_finite(s, poison, e);
+    return s->unchecked || poison == NULL ? ST_OK : wait_finite(s, poison, e);
 }
 
 /* --- one row in one launch ------------------------------------------------------------------ */
@@ -231,7 +231,7 @@ static status walk_one(stage *s, poison_mark *poison, errmsg *e)
     s->walked_head = s->unchecked && stage_row_asks(s->rows);
     TRY_OP(walk, s->walk, s->walked_head);
     TRY(stage_walked(s, s->n_layers, e));
-    return s->unchecked ? ST_OK : wait_finite(s, poison, e);
+    return s->unchecked || poison == NULL ? ST_OK : wait_finite(s, poison, e);
 }
 
 status stage_walk(stage *s, bool head_follows, poison_mark *poison, errmsg *e)

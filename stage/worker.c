@@ -1,6 +1,6 @@
 /* Owns everything a stage computes with: model file, stage object, boundaries, readback. A step:
  * operations on KV, rows in (or embeddings), the layers, rows out (or head and readback). */
-#include "stage/worker_impl.h"
+#include "stage/ring.h"
 
 #include "common/clock.h"
 #include "common/log.h"
@@ -32,7 +32,7 @@ status worker_say(worker *w, wire_kind kind, uint64_t seq, const void *body, uin
 
 /* Count an overlap when another stage is inside its own layers as we enter ours: what is active at
  * the same time, not the order of enqueueing. */
-static void enter_layers(worker *w)
+void worker_enter_layers(worker *w)
 {
     atomic_store_explicit(&w->words->inside, 1, memory_order_seq_cst);
     for (uint32_t i = 0; i < w->config.n_stages; i++) {
@@ -44,7 +44,7 @@ static void enter_layers(worker *w)
     }
 }
 
-static void leave_layers(worker *w)
+void worker_leave_layers(worker *w)
 {
     atomic_store_explicit(&w->words->inside, 0, memory_order_release);
 }
@@ -74,16 +74,17 @@ status worker_walk(worker *w, const piece *x, errmsg *e)
     TRY(worker_inject(w, x->prime ? FAULT_AT_PRIME : FAULT_AT_DECODE, x->seq, &left, e));
     if (x->n_live == 0) return ST_OK;
     bool corrupt = has_fault(left, FAULT_CORRUPT), nan = has_fault(left, FAULT_NAN), here = walks(w, x);
-    if (here) enter_layers(w);
+    bool inside = here && (!x->ahead || backend_of(w)->in_call); /* otherwise later, on the device */
+    if (inside) worker_enter_layers(w);
     status s = ST_OK;
     if (is_first(w)) s = stage_embed(w->body, e);
     if (s == ST_OK && nan) s = worker_put_nan(w, first_live(x));
     if (s == ST_OK && here) {
         s = x->unsplit ? stage_walk_all(w->body, x->poison, e)
-                       : seam_walk(&w->seam, x->n_rows, !corrupt, x->poison, e);
+                       : seam_walk(&w->seam, x->n_rows, !corrupt, x->ahead ? NULL : x->poison, e);
     }
     if (s == ST_OK && corrupt) s = worker_flip_bit(w);
-    if (here) leave_layers(w);
+    if (inside) worker_leave_layers(w);
     return s;
 }
 
@@ -144,10 +145,20 @@ trace_event worker_shown(const worker *w, const piece *x, uint32_t n_rows)
                          .of = w->config.edge_epoch};
 }
 
-/* What the rows are and hold, from the stage before: the last one, where they are fed to the first. */
-static status receive(worker *w, const piece *x, errmsg *e)
+uint32_t worker_slot(const worker *w, const piece *x)
 {
-    bool fed = is_first(w), before = fed && x->round == 0;
+    return rounds_slot(w->rounds.v.step, x->round, x->g);
+}
+
+/* The first stage's come from the last one, which walked them in the round before. */
+static bool from_step_before(const worker *w, const piece *x)
+{
+    return is_first(w) && x->round == 0;
+}
+
+incoming worker_incoming(const worker *w, const piece *x)
+{
+    bool fed = is_first(w), before = from_step_before(w, x);
     uint32_t round = before ? ROUND_BEFORE : fed ? x->round - 1 : x->round;
     incoming in = {.slot = rounds_slot(w->rounds.v.step, round, x->g),
                    .seq = before ? x->seq - 1 : x->seq,
@@ -157,13 +168,26 @@ static status receive(worker *w, const piece *x, errmsg *e)
                    .n_vocab = w->model->n_vocab,
                    .poison = x->poison};
     if (!fed) in.hidden = stage_hidden(w->body);
+    return in;
+}
+
+trace_event worker_shown_in(const worker *w, const piece *x, const incoming *in)
+{
+    trace_event of = worker_shown(w, x, x->n_rows);
+    of.seq = in->seq;
+    of.slot = in->slot;
+    if (!is_first(w)) return of;
+    of.round = from_step_before(w, x) ? w->n_rounds_before - 1 : x->round - 1; /* the sender's */
+    return of;
+}
+
+/* What the rows are and hold, from the stage before: the last one, where they are fed to the first. */
+static status receive(worker *w, const piece *x, errmsg *e)
+{
+    const incoming in = worker_incoming(w, x);
     span waiting = span_begin(TRACE_STARVED);
     status s = edges_receive(&w->edges, &in, e);
-    trace_event of = worker_shown(w, x, x->n_rows);
-    of.seq = in.seq;
-    of.slot = in.slot;
-    if (fed) of.round = before ? w->n_rounds_before - 1 : x->round - 1; /* the sender's */
-    span_end(s == ST_OK ? w->trace : NULL, &waiting, of);
+    span_end(s == ST_OK ? w->trace : NULL, &waiting, worker_shown_in(w, x, &in));
     return s;
 }
 
@@ -172,8 +196,7 @@ static status send_on(worker *w, const piece *x, errmsg *e)
     dev_ptr hidden = {0};
     if (!is_last(w)) hidden = stage_hidden(w->body);
     span waiting = span_begin(TRACE_BLOCKED);
-    status s = edges_send(&w->edges, rounds_slot(w->rounds.v.step, x->round, x->g), x->seq, x->rows, x->poison,
-                          x->n_rows, hidden, e);
+    status s = edges_send(&w->edges, worker_slot(w, x), x->seq, x->rows, x->poison, x->n_rows, hidden, e);
     span_end(s == ST_OK ? w->trace : NULL, &waiting, worker_shown(w, x, x->n_rows));
     return s;
 }
@@ -195,8 +218,7 @@ status worker_say_poisoned(worker *w, const piece *x, errmsg *e)
     return ST_OK;
 }
 
-/* Behind the send: the stage after is at work meanwhile. */
-static status keep_on(worker *w, const piece *x, errmsg *e)
+status worker_keep_on(worker *w, const piece *x, errmsg *e)
 {
     if (w->sent.map == NULL) return ST_OK;
     span keeping = span_begin(TRACE_JOURNAL);
@@ -219,7 +241,9 @@ static status hand_on(worker *w, uint64_t seq, const wire_step *next, uint32_t e
                           .slot = slot,
                           .of = w->config.edge_epoch};
         span waiting = span_begin(TRACE_BLOCKED);
-        status s = edges_send(&w->edges, slot, seq, rows, rounds_poison(&w->rounds, g), n_rows, (dev_ptr){0}, e);
+        status s = w->ahead ? ring_hand_on(w, slot, seq, rows, n_rows, e)
+                            : edges_send(&w->edges, slot, seq, rows, rounds_poison(&w->rounds, g), n_rows,
+                                         (dev_ptr){0}, e);
         span_end(s == ST_OK ? w->trace : NULL, &waiting, of);
         TRY(s);
     }
@@ -235,15 +259,14 @@ static const wire_step *next_goes_on(worker *w, uint64_t seq)
     return (next->flags & STEP_GOES_ON) != 0 && next->n_groups == w->rounds.n_groups ? next : NULL;
 }
 
-/* The last stage's end of a piece: the coordinator has the tokens first, then the first stage. */
-static status end_piece(worker *w, const piece *x, const wire_result *r, errmsg *e)
+status worker_end_piece(worker *w, const piece *x, const wire_result *r, errmsg *e)
 {
     TRY(worker_say_poisoned(w, x, e));
     rounds_settle(&w->rounds, x->round, x->g);
     TRY(worker_say(w, WIRE_RESULT, x->seq, r, sizeof *r, e));
     rounds_advance(&w->rounds, x->g);
     if (w->config.n_stages == 1) return ST_OK;
-    if (x->round + 1 < w->rounds.v.step->rounds) return send_on(w, x, e);
+    if (x->round + 1 < w->rounds.v.step->rounds) return x->ahead ? ST_OK : send_on(w, x, e);
     const wire_step *next = next_goes_on(w, x->seq);
     return next != NULL ? hand_on(w, x->seq, next, x->g + 1, e) : ST_OK;
 }
@@ -299,11 +322,11 @@ static status run_piece(worker *w, piece *x, errmsg *e)
     wire_result r = {.round = x->round, .group = x->g};
     TRY(pass(w, x, &r, busy_ns, e));
     if (w->landing.seq != 0) return ST_OK;
-    if (is_last(w)) return end_piece(w, x, &r, e);
+    if (is_last(w)) return worker_end_piece(w, x, &r, e);
     keep_begin(&w->sent, w->body, x->rows, x->n_rows);
     TRY(send_on(w, x, e));
     /* Rows that have walked all layers are nothing to replay a stage with: their places stay void. */
-    if (!x->unsplit) TRY(keep_on(w, x, e));
+    if (!x->unsplit) TRY(worker_keep_on(w, x, e));
     rounds_advance(&w->rounds, x->g);
     return ST_OK;
 }
@@ -320,6 +343,7 @@ static status step(worker *w, const void *frame, errmsg *e)
     piece x = {.seq = wire_head(frame)->seq,
                .prime = (v.step->flags & STEP_PRIME) != 0,
                .goes_on = (v.step->flags & STEP_GOES_ON) != 0,
+               .ahead = (v.step->flags & STEP_AHEAD) != 0,
                .unsplit = (v.step->flags & STEP_UNSPLIT) != 0};
     atomic_store_explicit(&w->words->step_entered, x.seq, memory_order_release);
     if (x.seq > w->applied_seq) {
@@ -333,6 +357,19 @@ static status step(worker *w, const void *frame, errmsg *e)
                           (unsigned long long)x.seq, (unsigned long long)x.seq - 1,
                           (unsigned long long)w->walked_seq);
     }
+    if (x.ahead && !edges_carry(&w->edges)) {
+        return errmsg_set(e, ST_PROTOCOL, "step %llu is for boundaries that devices signal by themselves",
+                          (unsigned long long)x.seq);
+    }
+    bool overlap = (v.step->flags & STEP_OVERLAP) != 0;
+    if (x.ahead && v.step->n_groups > wire_ahead_groups(w->config.n_stages, overlap)) {
+        return errmsg_set(e, ST_PROTOCOL, "step %llu has %u groups, more than devices can tell each other of",
+                          (unsigned long long)x.seq, v.step->n_groups);
+    }
+    if (x.goes_on && x.ahead != w->ahead) {
+        return errmsg_set(e, ST_PROTOCOL, "step %llu goes on in another way than the step before",
+                          (unsigned long long)x.seq);
+    }
     if (x.goes_on && is_last(w)) TRY(hand_on(w, x.seq - 1, v.step, w->rounds.n_groups, e));
     w->walked_seq = 0;
     /* It is over when its operations are: another stage may read there next. */
@@ -341,9 +378,10 @@ static status step(worker *w, const void *frame, errmsg *e)
     w->n_handed = 0;
     w->n_rounds_before = w->n_rounds;
     w->n_rounds = v.step->rounds;
+    w->ahead = x.ahead;
     if (worker_runs_ahead(w, &v)) return worker_step_ahead(w, &x, e);
     for (x.round = 0; x.round < v.step->rounds; x.round++)
-        for (x.g = 0; x.g < v.step->n_groups; x.g++) TRY(run_piece(w, &x, e));
+        for (x.g = 0; x.g < v.step->n_groups; x.g++) TRY(x.ahead ? ring_round(w, &x, e) : run_piece(w, &x, e));
     w->walked_seq = x.seq;
     if (w->landing.seq == 0) worker_done(w, x.seq);
     return ST_OK;

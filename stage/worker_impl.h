@@ -1,6 +1,7 @@
 /* worker_impl.h - what the files of the worker share; nobody else includes it.
  *
- * worker.c runs steps and is the thread; worker_load.c what comes before them; worker_ahead.c puts steps behind each other on the device;
+ * worker.c runs steps and is the thread; worker_load.c what comes before them; worker_ahead.c puts steps
+ * behind each other on the device, ring.c rounds on the devices of several stages;
  * worker_inject.c is what faults on purpose are to it;
  * worker_replay.c what it does when a stage was lost. */
 #ifndef STAGE_WORKER_IMPL_H
@@ -25,6 +26,7 @@ typedef struct {
     poison_mark *poison;
     bool prime, goes_on; /* of its step */
     bool unsplit; /* the first stage walks for all */
+    bool ahead;   /* the devices feed each other (ring.h) */
 } piece;
 
 struct worker {
@@ -62,6 +64,7 @@ struct worker {
     uint64_t walked_seq;             /* the last step of which all groups were walked, if since then no
                                       * other message came; 0: none */
     uint32_t n_rounds, n_rounds_before; /* of the step in hand, of the one before */
+    bool ahead;                      /* it is a STEP_AHEAD */
     uint32_t n_handed;               /* of its groups, in its last round, went back to the first stage */
     uint32_t n_replays;              /* since the one with STEP_RESET */
 };
@@ -103,6 +106,17 @@ MUST_USE status worker_say(worker *w, wire_kind kind, uint64_t seq, const void *
 /* The layers, over rows of which one lives at least. A step without rows is neither prompt nor decode. */
 MUST_USE status worker_walk(worker *w, const piece *x, errmsg *e);
 void worker_count_piece(worker *w, const piece *x, uint64_t busy_ns);
+/* Where another stage is inside its own layers at the same time, an overlap is counted. */
+void worker_enter_layers(worker *w);
+void worker_leave_layers(worker *w);
+/* The slot that a piece leaves in; what comes into it over the boundary; what a trace says of that. */
+uint32_t worker_slot(const worker *w, const piece *x);
+incoming worker_incoming(const worker *w, const piece *x);
+trace_event worker_shown_in(const worker *w, const piece *x, const incoming *in);
+/* Behind the send: the journal has what the stage after is at work on meanwhile. */
+MUST_USE status worker_keep_on(worker *w, const piece *x, errmsg *e);
+/* The last stage's end of a piece: the coordinator has the tokens first, then the first stage. */
+MUST_USE status worker_end_piece(worker *w, const piece *x, const wire_result *r, errmsg *e);
 /* What a trace says of a piece, n rows of it. */
 trace_event worker_shown(const worker *w, const piece *x, uint32_t n_rows);
 /* Say which rows are marked: the first of each session, whose rows are neighbours. */

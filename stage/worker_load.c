@@ -128,6 +128,7 @@ status worker_probe(worker *w, errmsg *e)
     TRY(s);
     set_state(w, STAGE_READY);
     wire_probed p = {.n_probes = (uint32_t)atomic_load(&w->words->n_probes)};
+    p.ahead = edges_carry(&w->edges);
     const edge *in = &w->edges.in;
     if (in->way != NULL) {
         snprintf(p.transport, sizeof p.transport, "%s", in->kind->name);

@@ -162,6 +162,7 @@ typedef struct flight {
     uint64_t seq;               /* 0: free */
     bool prime, free_running;
     bool goes_on;               /* free-running, after one that is in flight (sequel.c) */
+    bool ahead;                 /* as the door said when it was issued */
     bool overlap;               /* step_doors.overlap when it was issued */
     struct flight *after;       /* the one that goes on after it; NULL: none does, yet */
     bool verify;                /* of generations, each with its drafts */
@@ -465,6 +466,9 @@ void schedule_push(pipeline *p, request *r);              /* in front of it; the
 void schedule_ready(pipeline *p, session *s);   /* it has rows to issue: its turn comes, or it waits */
 void schedule_unready(pipeline *p, session *s);
 MUST_USE status schedule_issue(pipeline *p, errmsg *e);
+/* Several stages, each with a device of its own or none, all of which said that their boundaries carry
+ * STEP_AHEAD. */
+bool schedule_goes_ahead(const pipeline *p);
 /* The steps in flight once more, in their order, to every stage. */
 MUST_USE status schedule_reissue(pipeline *p, errmsg *e);
 /* Its first request has no rows left to issue, or is taken out of the line. */

@@ -273,6 +273,15 @@ void pipeline_schedule(const pipeline *p, schedule_snapshot *out)
     pthread_mutex_unlock(lock);
 }
 
+bool pipeline_goes_ahead(const pipeline *p)
+{
+    pthread_mutex_t *lock = (pthread_mutex_t *)&p->lock;
+    pthread_mutex_lock(lock);
+    bool goes = schedule_goes_ahead(p);
+    pthread_mutex_unlock(lock);
+    return goes;
+}
+
 void pipeline_forget_prefixes(pipeline *p)
 {
     pthread_mutex_lock(&p->lock);

@@ -78,6 +78,7 @@ void report_stage(const pipeline *p, uint32_t stage_i, stage_snapshot *out)
                             .n_prime_batches = word(&w->n_prime_batches),
                             .n_prime_batches_split = word(&w->n_prime_batches_split),
                             .n_free_rounds = word(&w->n_free_rounds),
+                            .n_ahead_rounds = word(&w->n_ahead_rounds),
                             .n_verifies = word(&w->n_verifies),
                             .n_verifies_split = word(&w->n_verifies_split),
                             .n_unsplit = word(&w->n_unsplit),

@@ -271,12 +271,38 @@ static status make_body(pipeline *p, flight *f, errmsg *e)
     return ST_OK;
 }
 
+bool schedule_goes_ahead(const pipeline *p)
+{
+    for (uint32_t s = 0; s < p->n_stages; s++) {
+        const device_door d = p->plan.stage[s].device;
+        if (p->stage[s].met.ahead == 0) return false;
+        for (uint32_t t = 0; d.kind == DEVICE_CUDA && t < s; t++)
+            if (p->plan.stage[t].device.kind == DEVICE_CUDA && p->plan.stage[t].device.index == d.index)
+                return false;
+    }
+    return p->n_stages > 1;
+}
+
+/* As the boundaries are now: a step that is issued again may find others. */
+static void choose_way(const pipeline *p, const flight *f)
+{
+    wire_step *step = (wire_step *)f->body;
+    bool fits = f->free_running && !f->unsplit && (step->rounds > 1 || f->goes_on) &&
+                step->n_groups <= wire_ahead_groups(p->n_stages, f->overlap);
+    for (uint32_t g = 0, begin = 0; g < step->n_groups; begin = f->group_end[g++])
+        fits = fits && f->group_end[g] - begin <= WIRE_AHEAD_ROWS;
+    step->flags &= ~STEP_AHEAD;
+    if (fits && f->ahead && schedule_goes_ahead(p)) step->flags |= STEP_AHEAD;
+}
+
 static status send_step(pipeline *p, flight *f, errmsg *e)
 {
     TRY(make_body(p, f, e));
+    f->overlap = p->step_doors.overlap;
+    f->ahead = p->step_doors.ahead;
+    choose_way(p, f);
     f->seq = p->next_seq++;
     f->issued_ns = now_ns();
-    f->overlap = p->step_doors.overlap;
     p->next_slot = (p->next_slot + f->rounds * f->n_groups) % BOUNDARY_SLOTS;
     p->n_flights++;
     for (uint32_t s = 0; s < p->n_stages; s++)
@@ -360,6 +386,7 @@ status schedule_reissue(pipeline *p, errmsg *e)
         next->n_pieces = 0;
         next->alone = false; /* its time is not its own */
         next->issued_ns = now_ns();
+        choose_way(p, next);
         for (uint32_t s = 0; s < p->n_stages; s++)
             TRY(launch_send(p, s, WIRE_STEP, next->seq, next->body, next->body_bytes, e));
     }

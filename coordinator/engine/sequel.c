@@ -61,6 +61,7 @@ bool sequel_choose(pipeline *p, flight *f, uint32_t rounds)
     if (k->rounds == 1) return false; /* its results may lie with the last stage until that has more to do */
     if (k->seq + 1 != p->next_seq || p->n_kv_ops > WIRE_KV_OPS_MAX / 2) return false;
     if (p->ready_first != NULL || p->waiting != NULL || k->overlap != p->step_doors.overlap) return false;
+    if (k->ahead != p->step_doors.ahead) return false;
     if (verify_wants(p, k)) return false;
     follow(k, f, rounds);
     if (f->n_parts == 0) return false;

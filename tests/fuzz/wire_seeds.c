@@ -78,6 +78,7 @@ static void save_steps(const char *dir)
     save_step(dir, "step-verify", WIRE_STEP, STEP_VERIFY, 1);
     save_step(dir, "step-rounds", WIRE_STEP, STEP_OVERLAP, WIRE_ROUNDS_MAX);
     save_step(dir, "step-goes-on", WIRE_STEP, STEP_OVERLAP | STEP_GOES_ON, 4);
+    save_step(dir, "step-ahead", WIRE_STEP, STEP_OVERLAP | STEP_AHEAD, 4);
     save_step(dir, "step-unsplit", WIRE_STEP, STEP_UNSPLIT, 4);
     save_step(dir, "step-unsplit-prompt", WIRE_STEP, STEP_UNSPLIT | STEP_PRIME, 1);
     save_step(dir, "replay", WIRE_REPLAY, STEP_RESET | STEP_OVERWRITTEN, 1);

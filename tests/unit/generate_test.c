@@ -140,9 +140,40 @@ static void one_session_equals_its_steps(void **state)
         uint64_t n_steps = first.n_steps - before.n_steps;
         assert_true(n_steps <= 30);
         assert_int_equal(first.n_free_rounds, 100 - n_steps);
+        assert_int_equal(first.n_ahead_rounds, n > 1 ? first.rx_crossings[0] + first.rx_crossings[1] : 0);
         if (n > 1) assert_in_range(first.rx_rows, 100 - n_steps + 1, 99);
         if (n > 1) assert_int_equal(last.tx_rows, first.rx_rows);
         goes_on(s, 3, 100);
+        session_drop(s);
+        pipeline_close(p);
+    }
+}
+
+/* The rounds of a step, told from device to device or through the hosts, flipped between two steps. */
+static void by_devices_or_by_hosts(void **state)
+{
+    (void)state;
+    for (uint32_t n = 2; n <= 4; n++) {
+        errmsg e = {0};
+        pipeline *p = open_n(n, n != 3);
+        step_doors d = doors_default().step;
+        stage_snapshot before, after;
+        session *s = primed(p, 2);
+        uint32_t at = 0;
+        d.overlap = n != 3;
+        assert_true(pipeline_goes_ahead(p));
+        for (uint32_t k = 0; k < 4; k++) {
+            generation *g;
+            d.ahead = k % 2 == 0;
+            OK(pipeline_set_step_doors(p, &d, &e));
+            pipeline_stage(p, n - 1, &before);
+            OK(session_generate(s, truth[2][at], &(generate_limits){.n_max = 30}, &g, &e));
+            assert_int_equal(take(g, 2, 1 + at, 1000), 30);
+            OK(generation_close(g, &e));
+            pipeline_stage(p, n - 1, &after);
+            assert_int_equal(after.n_ahead_rounds > before.n_ahead_rounds, d.ahead);
+            at += 30;
+        }
         session_drop(s);
         pipeline_close(p);
     }
@@ -433,6 +464,7 @@ int main(void)
     tap_begin(300);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(one_session_equals_its_steps),
+        cmocka_unit_test(by_devices_or_by_hosts),
         cmocka_unit_test(stops_limits_and_the_context),
         cmocka_unit_test(what_ran_over_is_forgotten),
         cmocka_unit_test(many_beside_each_other),

@@ -68,6 +68,42 @@ static void rows_are_left_as_the_next_round_needs_them(void **state)
     rounds_close(&x);
 }
 
+/* Where the last stage draws, and another does not know yet what. */
+static void rows_go_on_before_all_is_known(void **state)
+{
+    (void)state;
+    rounds x;
+    made m;
+    errmsg e = {0};
+    uint32_t n;
+    wire_row next[N_ROWS];
+    assert_int_equal(rounds_open(&x, &config, &e), ST_OK);
+    step_view v = make(&m, 2, 0, 0);
+    m.row[3].rounds = 1; /* its limit */
+    assert_int_equal(rounds_begin(&x, &v, &e), ST_OK);
+    for (uint32_t r = 0; r < 2; r++) {
+        rounds_next(&x, 1, next);
+        const wire_row *row = rounds_group(&x, 1, &n);
+        assert_int_equal(row[0].position, 11 + r);
+        rounds_expire(&x, r, 1);
+        rounds_advance(&x, 1);
+        for (uint32_t i = 0; i < n; i++) {
+            assert_int_equal(next[i].position, row[i].position);
+            assert_int_equal(next[i].session_step, row[i].session_step);
+            assert_int_equal((row[i].flags & ROW_LIVE) != 0, i != 2); /* the others may go on */
+        }
+    }
+    wire_row *row = rounds_group(&x, 1, &n);
+    row[0].token = 33;
+    row[1].flags &= ~ROW_LIVE;
+    v = make(&m, 2, STEP_GOES_ON, 0);
+    assert_int_equal(rounds_begin(&x, &v, &e), ST_OK);
+    row = rounds_group(&x, 1, &n);
+    assert_true(row[0].token == 33 && (row[0].flags & ROW_LIVE) != 0);
+    assert_true((row[1].flags & ROW_LIVE) == 0 && (row[2].flags & ROW_LIVE) == 0);
+    rounds_close(&x);
+}
+
 static void a_step_goes_on_with_the_same_rows_alone(void **state)
 {
     (void)state;
@@ -117,6 +153,7 @@ int main(void)
     tap_begin(20);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(rows_are_left_as_the_next_round_needs_them),
+        cmocka_unit_test(rows_go_on_before_all_is_known),
         cmocka_unit_test(a_step_goes_on_with_the_same_rows_alone),
         cmocka_unit_test(slots_follow),
     };

@@ -130,6 +130,7 @@ static void step_arrays_lie_inside(void **state)
     BAD_STEP(s->flags = STEP_VERIFY);  /* of several rounds */
     BAD_STEP(s->flags |= STEP_GOES_ON); /* it is a prompt */
     BAD_STEP(s->flags |= STEP_UNSPLIT); /* it has operations */
+    BAD_STEP(s->flags |= STEP_AHEAD); /* it is a prompt */
     BAD_STEP(s->rounds = 0);
     BAD_STEP(s->rounds = WIRE_ROUNDS_MAX + 1);
     BAD_STEP(s->rounds = 2); /* row 2 has three */
