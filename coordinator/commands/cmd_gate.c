@@ -32,8 +32,9 @@
     "             moments: while prompts are primed, drafts verified, others replaced\n"            \
     "batch, spec and prime also walk unsplit, on the first stage alone, where the devices allow it.\n" \
     "Counters must show that each mechanism ran: rows, bytes and crossings of every boundary,\n"   \
-    "chunks, probes, stages that met inside their layers, steps walked unsplit. With no --stages\n" \
-    "and --splits a small model is walked at every set of cuts. Lines are TAP.\n\n"                \
+    "chunks, probes, stages that met inside their layers, steps walked unsplit, rounds whose rows\n" \
+    "came ahead of the hosts, from device to device. With no --stages and --splits a small model\n" \
+    "is walked at every set of cuts. Lines are TAP.\n\n"                                          \
     "--canary breaks the mechanisms on purpose, one after the other, and the gate must notice\n"   \
     "each. Exit codes: 0 every arm is green; 1 an arm is red. With --canary: 1 every breakage\n"   \
     "was noticed (red, as it must be); 0 \"canary stayed green\": the gate is blind to one."

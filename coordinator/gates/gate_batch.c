@@ -10,6 +10,8 @@
  *   together, one slot  without MEMRA_PP_OVERLAP
  *   together, unsplit   rows that are stepped or generated on the first stage alone (MEMRA_BATCH_PP=0),
  *                       beside prompts that are split
+ *   together, by hosts  what a round draws goes from host to host; where devices can tell each other, as
+ *                       they must in the other arms that use both slots
  *   sharing prefixes    the KV blocks of what their prompts begin with, which a session before them has
  *                       walked; where that fills a block, and no layer has a window
  *
@@ -45,6 +47,7 @@ typedef struct {
 typedef struct {
     bool one_slot;
     bool unsplit;
+    bool by_hosts;     /* what rounds draw goes through the hosts */
     bool one_by_one;   /* session after session */
     bool stepped;      /* generations step by step */
     bool swapped;      /* two sessions have each other's prompts */
@@ -135,6 +138,7 @@ static step_doors doors_of(const work *w, const way *how)
 {
     step_doors d = gate_doors(w->g, gate_chunk(w->g), true, !how->one_slot);
     d.batch_pp = !how->unsplit;
+    d.ahead = !how->by_hosts;
     return d;
 }
 
@@ -197,6 +201,15 @@ static bool complete(const gate_arm *a, const way *as)
     return (a->shared_rows > 0 || !as->sharing) && a->batches > 0 && a->prime_batches > 0 && a->rounds > 0;
 }
 
+/* Counted where rows came from device to device, and nowhere else. */
+static void check_ahead(gate_arm *a, const pipeline *p, const way *as)
+{
+    bool may = pipeline_goes_ahead(p) && !as->by_hosts, must = may && !as->one_slot && !as->unsplit;
+    if (a->ahead > 0 && !may) gate_arm_red(a, "rows came from device to device, and should not");
+    if (a->ahead == 0 && must && a->rounds > 0)
+        gate_arm_red(a, "what rounds drew went through the hosts, not from device to device");
+}
+
 static uint64_t shared_rows(const pipeline *p)
 {
     schedule_snapshot s;
@@ -226,6 +239,7 @@ static status arm_walk(work *w, pipeline *p, gate_arm *a, uint32_t n_stages, con
                          .decode_alone = as->unsplit,
                          .slots = n_stages == 1 || as->one_slot ? SLOTS_FIRST_ONLY : SLOTS_BOTH};
         gate_counts_check(a, p, &before, &x);
+        check_ahead(a, p, as);
         if (complete(a, as)) return ST_OK;
     }
     if (a->green) {
@@ -251,6 +265,7 @@ static status arm_run(work *w, pipeline *p, gate_arm *a, uint32_t n_stages, cons
 static const way together = {0};
 static const way one_slot = {.one_slot = true};
 static const way unsplit = {.unsplit = true};
+static const way by_hosts = {.by_hosts = true};
 static const way sharing = {.sharing = true};
 
 static bool can_share(const work *w, const pipeline *p)
@@ -270,6 +285,7 @@ static status arms_run(void *ctx, pipeline *p, errmsg *e)
     } arms[] = {{"together", &together, true},
                 {"together, one slot", &one_slot, n_stages > 1},
                 {"together, unsplit", &unsplit, gate_may_unsplit(w->g, p, &d)},
+                {"together, by hosts", &by_hosts, pipeline_goes_ahead(p)},
                 {"sharing prefixes", &sharing, can_share(w, p)}};
     for (uint32_t i = 0; i < sizeof arms / sizeof *arms; i++) {
         gate_arm a;
@@ -311,6 +327,7 @@ typedef struct {
     bool one_stage;
     way how;
     bool unsplit;      /* it is judged as an unsplit arm */
+    bool by_hosts;     /* as one by the hosts; left out where there is no other way */
     const char *because;
 } canary;
 
@@ -328,6 +345,12 @@ static const canary canaries[] = {
     {.broken = "tokens are stepped one by one where sessions should generate",
      .how.stepped = true,
      .because = "no step ran several rounds"},
+    {.broken = "what rounds draw goes through the hosts where devices should tell each other",
+     .how.by_hosts = true,
+     .because = "through the hosts"},
+    {.broken = "devices tell each other where it should go through the hosts",
+     .by_hosts = true,
+     .because = "from device to device"},
     {.broken = "stage 0 flips one bit of what it sends of the prefix that all share",
      .fault = "stage=0,at=prime,kind=corrupt",
      .how.sharing = true,
@@ -349,12 +372,16 @@ static status canary_run(work *w, const gate_cuts *c, const canary *k, errmsg *e
     gate_cuts one = gate_cuts_even(1);
     pipeline *p;
     gate_arm a;
-    const way *as = k->unsplit ? &unsplit : k->how.sharing ? &sharing : &together;
+    const way *as = k->unsplit       ? &unsplit
+                    : k->by_hosts    ? &by_hosts
+                    : k->how.sharing ? &sharing
+                                     : &together;
     gate_arm_begin(&a, "batch", k->unsplit ? "together, unsplit" : k->how.sharing ? "sharing prefixes" : "together");
     gate_setup setup = {.fault = k->fault, .n_sessions = GATE_SESSIONS, .unsplit = true};
     TRY(gate_pipe_open(&p, w->g, k->one_stage ? &one : c, &setup, e));
     a.cuts = pipeline_plan(p)->cuts;
     bool runs = !k->how.sharing || can_share(w, p);
+    if (k->by_hosts || k->how.by_hosts) runs = pipeline_goes_ahead(p);
     status s = ST_OK;
     if (runs) s = arm_run(w, p, &a, c->n_stages, &k->how, as, e);
     pipeline_close(p);

@@ -191,6 +191,7 @@ static void fill(gate_arm *arm, const gate_counts *b, const gate_counts *a)
         arm->verifies += a->stage[s].n_verifies - b->stage[s].n_verifies;
         arm->unsplit += a->stage[s].n_unsplit - b->stage[s].n_unsplit;
         arm->rounds += a->stage[s].n_free_rounds - b->stage[s].n_free_rounds;
+        arm->ahead += a->stage[s].n_ahead_rounds - b->stage[s].n_ahead_rounds;
     }
 }
 

@@ -20,7 +20,7 @@ void gate_arm_again(gate_arm *a)
     a->tries++;
     a->n_rows = a->n_values = a->n_tokens = 0;
     a->crossings = a->bytes = a->chunks = a->overlaps = 0;
-    a->batches = a->prime_batches = a->rounds = 0;
+    a->batches = a->prime_batches = a->rounds = a->ahead = 0;
     a->verifies = a->drafted = a->accepted = a->shared_rows = 0;
 }
 
@@ -90,6 +90,7 @@ static void print_done(FILE *to, const gate_arm *a)
     print_count(to, &between, a->batches, "batch", "batches");
     print_count(to, &between, a->prime_batches, "prompt batch", "prompt batches");
     print_count(to, &between, a->rounds, "round", "rounds");
+    print_count(to, &between, a->ahead, "round ahead", "rounds ahead");
     print_count(to, &between, a->verifies, "verify step", "verify steps");
     print_count(to, &between, a->drafted, "draft", "drafts");
     print_count(to, &between, a->accepted, "accepted", "accepted");
@@ -117,7 +118,7 @@ static json_t *arm_object(const gate_arm *a)
     for (uint32_t s = 1; s < a->cuts.n_stages; s++)
         json_array_append_new(cuts, json_integer(a->cuts.at[s]));
     return json_pack("{s:s, s:o, s:I, s:o, s:b, s:o, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, "
-                     "s:I, s:I, s:I, s:I, s:I, s:I, s:I}",
+                     "s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}",
                      "gate", a->gate, "arm", text_value(a->name), "stages",
                      (json_int_t)a->cuts.n_stages, "cuts", cuts, "green", a->green, "why",
                      text_value(a->why), "wrong", (json_int_t)a->n_wrong, "tries",
@@ -126,7 +127,8 @@ static json_t *arm_object(const gate_arm *a)
                      (json_int_t)a->bytes, "chunks", (json_int_t)a->chunks, "overlaps",
                      (json_int_t)a->overlaps, "probes", (json_int_t)a->probes, "batches",
                      (json_int_t)a->batches, "prompt_batches", (json_int_t)a->prime_batches, "rounds",
-                     (json_int_t)a->rounds, "verify_steps", (json_int_t)a->verifies, "drafted",
+                     (json_int_t)a->rounds, "rounds_ahead", (json_int_t)a->ahead, "verify_steps",
+                     (json_int_t)a->verifies, "drafted",
                      (json_int_t)a->drafted, "accepted", (json_int_t)a->accepted,
                      "shared_rows", (json_int_t)a->shared_rows, "unsplit_steps", (json_int_t)a->unsplit);
 }

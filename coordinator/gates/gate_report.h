@@ -30,6 +30,7 @@ typedef struct {
     uint64_t chunks, overlaps, probes; /* over all stages */
     uint64_t batches, prime_batches;   /* steps with rows of several sessions */
     uint64_t rounds;                   /* groups walked in rounds after a step's first */
+    uint64_t ahead;                    /* of rounds, those whose rows the devices told each other */
     uint64_t verifies;                 /* steps that verified drafts, over all stages */
     uint64_t drafted, accepted;        /* tokens */
     uint64_t shared_rows;              /* positions taken over from other sessions, not walked */
