@@ -2,7 +2,7 @@
 // threads has a row's cell and up to 16 query heads of one KV head; all keys and values are asked
 // for before anything else. attention_merge joins the cells of rows that may have several. Queries
 // may be turned as they are read.
-#include "kernels/cuda/attention_cell.cuh"
+#include "kernels/cuda/attention_runs.cuh"
 #include "kernels/cuda/attention_words.cuh"
 #include "kernels/cuda/turn.cuh"
 
@@ -77,7 +77,7 @@ static __global__ void __launch_bounds__(THREADS, 1)
         return;
     }
     uint32_t last = a.kv.position[r];
-    uint32_t first = a.window != 0 && last >= a.window ? last + 1 - a.window : 0;
+    uint32_t first = first_seen(a, last);
     for (uint32_t cell = blockIdx.x; cell <= last / CORE_CELL; cell += gridDim.x)
         if (cell >= first / CORE_CELL) serve_cell(a, turn, b, r, head0, n_heads, cell, first, last);
 }
