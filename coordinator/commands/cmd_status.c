@@ -154,13 +154,15 @@ static status print_stage(const json_t *g, errmsg *e)
         snprintf(layers, sizeof layers, "%" PRId64, begin);
     else
         snprintf(layers, sizeof layers, "%" PRId64 "-%" PRId64, begin, last);
+    const char *uuid = json_string_value(json_object_get(g, "uuid"));
     return clean_line(e,
                       "%-6" PRId64 " %-8" PRId64 " %-9s %-6" PRId64 " %-9s %-9" PRId64 " %-9" PRId64
-                      " %-9" PRId64 " %4.0f %% %s",
+                      " %-9" PRId64 " %4.0f %% %s%s%s",
                       number_of(g, "stage"), number_of(g, "pid"), text_of(g, "state"),
                       number_of(g, "epoch"), layers, number_of(g, "restarts"),
                       number_of(g, "steps"), number_of(g, "rows"),
-                      100 * json_number_value(json_object_get(g, "busy")), text_of(g, "device"));
+                      100 * json_number_value(json_object_get(g, "busy")), text_of(g, "device"),
+                      uuid != NULL ? ", " : "", uuid != NULL ? uuid : "");
 }
 
 static status print_run(const json_t *j, errmsg *e)

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # run.sh - what a machine with a GPU can be tested with, in under eight minutes: ops, products, attention
 # and the one-launch walk against the cpu; every gate with 1 to 4 stages on one GPU and with 2 on two;
-# unsplit walks and placements; every transport and signal; a soak; logits against the cpu and against the
-# Hugging Face library; memory against the plan; kernels under compute-sanitizer; speeds. A short table
-# comes last.
+# unsplit walks and placements; faults around GPUs; every transport and signal; a soak; logits against
+# the cpu and against the Hugging Face library; memory against the plan; kernels under
+# compute-sanitizer; speeds. A short table comes last.
 #
 #   tests/gpu/run.sh [BUILD] [STEP..]     BUILD: a build folder (build/release); steps: see below
 #
@@ -15,11 +15,12 @@ root=$(dirname -- "$(dirname -- "$(dirname -- "$(readlink -f -- "${BASH_SOURCE[0
 build=${1:-$root/build/release}
 shift || true
 steps=("$@")
-((${#steps[@]} > 0)) || steps=(bench memory truth sanitizer tests soak transports gates placements logits)
+((${#steps[@]} > 0)) || steps=(bench memory truth sanitizer tests soak transports gates placements faults logits)
 pp=$build/bin/memra-pp
 export MEMRA_BUILD=$build # also where it was moved after it was built
 shared=${MEMRA_SHARED:-$root/../shared}
 . "$root/tests/gpu/table.bash"
+. "$root/tests/gpu/faults.bash"
 
 has_modules() { # NAME MODULE..: for the step NAME
     local name=$1 module
@@ -111,15 +112,6 @@ survives() {
     [[ $got == "$want" ]] && grep 'took its place' "$err"
 }
 
-# refuses PATTERN ARGUMENT..: exit code 2 and that line.
-refuses() {
-    local pattern=$1 code=0 out
-    shift
-    out=$("$pp" run -p Once -n 1 --stages 2 "$@" 2>&1) || code=$?
-    printf '%s\n' "$out"
-    ((code == 2)) && grep "$pattern" <<<"$out"
-}
-
 # Weights, K and V through CUDA IPC: on one GPU, and on two, where only prompts walk unsplit unasked.
 placements() {
     local fn=(bash -c '"$0" "$@"') name stage # timeout runs programs, not functions
@@ -144,10 +136,10 @@ placements() {
     check "gate batch unsplit, two GPUs" 120 "${fn[@]}" unsplit_gate batch --stages 2 --devices 0,1 \
         --allow-unsplit-batch 1
     check "weights on stage 0, two GPUs" 120 "$pp" gate ppn --stages 2 --splits 4 --devices 0,1 --shard 0
-    check "unsplit decode refused" 30 "${fn[@]}" refuses 'weights of stage 1 on another device' \
-        --devices 0,1 --batch-pp 0
-    check "one stream refused" 30 "${fn[@]}" refuses 'stage 1 is on another than stage 0' --devices 0,1 \
-        --streams 0
+    check "unsplit decode refused" 30 "${fn[@]}" refuses 2 'weights of stage 1 on another device' \
+        --stages 2 --devices 0,1 --batch-pp 0
+    check "one stream refused" 30 "${fn[@]}" refuses 2 'stage 1 is on another than stage 0' \
+        --stages 2 --devices 0,1 --streams 0
 }
 
 for step in "${steps[@]}"; do
@@ -159,6 +151,7 @@ for step in "${steps[@]}"; do
         ;;
     gates) gates ;;
     placements) placements ;;
+    faults) faults ;;
     transports) transports ;;
     soak) check "soak, 2 and 4 on one GPU" 240 "$build/bin/tests/gpu_soak_test" ;;
     truth)
