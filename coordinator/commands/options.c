@@ -89,9 +89,8 @@ static status take_option(line *l)
 
 /* --- words and files ------------------------------------------------------------------------ */
 
-/* The place of the option's value in a list of words that ends with NULL. */
-static status take_word(const char *name, const char *word, const char *const *words,
-                        const char *rule, uint32_t *out, errmsg *e)
+status options_word(const char *name, const char *word, const char *const *words, const char *rule,
+                    uint32_t *out, errmsg *e)
 {
     for (uint32_t i = 0; words[i] != NULL; i++) {
         if (strcmp(word, words[i]) == 0) {
@@ -111,11 +110,11 @@ static status take_words(common_options *c, const shared_texts *t, errmsg *e)
     static const char *const isas[] = {"auto", "ref", "avx2", "avx512", "amx", NULL};
     static const char *const levels[] = {"error", "warn", "info", "debug", NULL};
     uint32_t i = 0;
-    TRY(take_word("--kv-type", t->kv_type, types, "f32, f16 or bf16", &i, e));
+    TRY(options_word("--kv-type", t->kv_type, types, "f32, f16 or bf16", &i, e));
     c->plan.kv_type = type_of[i];
-    TRY(take_word("--isa", c->isa == NULL ? "auto" : c->isa, isas,
-                  "auto, ref, avx2, avx512 or amx", &i, e));
-    TRY(take_word("--log-level", t->log_level, levels, "error, warn, info or debug", &i, e));
+    TRY(options_word("--isa", c->isa == NULL ? "auto" : c->isa, isas,
+                     "auto, ref, avx2, avx512 or amx", &i, e));
+    TRY(options_word("--log-level", t->log_level, levels, "error, warn, info or debug", &i, e));
     return log_level_parse(t->log_level, &c->log_level);
 }
 

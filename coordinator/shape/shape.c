@@ -159,8 +159,9 @@ static status take_type(shape *s, const char *type, errmsg *e)
             at += (size_t)snprintf(names + at, sizeof names - at, "%s%s", at > 0 ? ", " : "",
                                    info->name);
     }
-    return errmsg_set(e, ST_USAGE, "--type '%.40s' is none that this build multiplies: %s", type,
-                      names);
+    char quoted[DOORTEXT_QUOTE_BYTES];
+    return errmsg_set(e, ST_USAGE, "--type=%s is none that this build multiplies; rule: %s",
+                      doortext_quote(quoted, type, strlen(type)), names);
 }
 
 status shape_parse(shape *out, const char *text, const char *type, errmsg *e)

@@ -281,10 +281,16 @@ has_text() {
 @test "run: options and doors that cannot be meant" {
     refused 2 '^memra-pp: error: --temp="nan"' run --temp nan
     refused 2 '--temp="-1" is out of range' run --temp -1
-    refused 2 'top_p' run --top-p 0
+    refused 2 '--top-p="0" is out of range; rule: a decimal number over 0, at most 1' run --top-p 0
     refused 2 '--top-k="-1"' run --top-k -1
     refused 2 '--min-p="2" is out of range' run --min-p 2
-    refused 2 'repetition_penalty' run --repetition-penalty 0
+    refused 2 '--min-p="1" is out of range; rule: a decimal number from 0, under 1' run --min-p 1
+    refused 2 '--repetition-penalty="0" is out of range; rule: .* over 0, at most 1000' run --repetition-penalty 0
+    refused 2 '--frequency-penalty="1001" is out of range; rule: .* from -1000 to 1000' run --frequency-penalty 1001
+    refused 2 '--penalty-last-n="257" is out of range; rule: .* from 0 to 256' run --penalty-last-n 257
+    refused 2 '--draft="17" is out of range' run --draft 17
+    refused 2 '-o="xml" is none of its words; rule: md, csv or json' bench -o xml
+    refused 2 '--type="q9" is none .*; rule: F32' plan --shape 1b --type q9
     refused 2 '--seed="-1"' run --seed -1
     refused 2 '--kv-type="f64" .*rule: f32, f16 or bf16' run --kv-type f64
     refused 2 'unknown option "--frob"' run --frob
