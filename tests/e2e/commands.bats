@@ -305,9 +305,13 @@ has_text() {
     refused 3 'No such file' run -m "$TEST_DIR/none"
     refused 3 'magic|GGUF|short' run -m "$PP"
     refused 3 '' run -m "$TEST_DIR"
-    refused 4 'device 63: (this build has no CUDA backend|no such CUDA device); devices here: cpu' \
+    refused 4 'cuda:63: (this build has no CUDA backend|no such CUDA device); devices here: cpu.*; rule: .*auto' \
         run --devices 63
     refused 4 'cpu:999: no such NUMA node' run --devices cpu:999
+    refused 2 '--transport=ipc: boundary 0 -> 1 leads from cpu to cpu: .*; there shm or auto would do' \
+        run --stages 2 --devices cpu,cpu --transport ipc
+    refused 2 '--signal=spin is a signal of transport ipc, .* from cpu to cpu: .*; leave it out, or auto' \
+        run --stages 2 --devices cpu,cpu --signal spin
     assert_nothing_left
 }
 
