@@ -1,5 +1,6 @@
 /* run: a prompt continued. The text goes to standard output as it comes; everything that is said
  * about it goes to stderr. */
+#include "common/amount.h"
 #include "coordinator/commands/chat.h"
 #include "coordinator/commands/draft_option.h"
 #include "coordinator/commands/generate.h"
@@ -102,12 +103,13 @@ static void log_last(const generate_request *q, const generate_result *r)
     }
     log_info("prompt: %" PRIu64 " token%s, %.1f tokens/s; generated: %" PRIu64
              " token%s, %.1f tokens/s; stop: %s; busy/idle %%: %s",
-             q->n_tokens, q->n_tokens == 1 ? "" : "s", generate_prompt_rate(q, r), r->n_generated,
-             r->n_generated == 1 ? "" : "s", generate_step_rate(r), stop_reason_word(r->stop),
+             q->n_tokens, plural(q->n_tokens), generate_prompt_rate(q, r), r->n_generated,
+             plural(r->n_generated), generate_step_rate(r), stop_reason_word(r->stop),
              text);
     if (r->drafts.n_verifies > 0)
-        log_info("drafts: %" PRIu64 " of %" PRIu64 " tokens accepted, in %" PRIu64 " steps",
-                 r->drafts.n_accepted, r->drafts.n_drafted, r->drafts.n_verifies);
+        log_info("drafts: %" PRIu64 " of %" PRIu64 " token%s accepted, in %" PRIu64 " step%s",
+                 r->drafts.n_accepted, r->drafts.n_drafted, plural(r->drafts.n_drafted),
+                 r->drafts.n_verifies, plural(r->drafts.n_verifies));
 }
 
 /* --- the command ---------------------------------------------------------------------------- */

@@ -1,5 +1,6 @@
 /* status: the live runs below a run directory, asked over their status socket. A run is alive while
  * it holds its lock; one that does not answer within a second is listed as such. */
+#include "common/amount.h"
 #include "coordinator/commands/output.h"
 #include "coordinator/commands/options.h"
 #include "coordinator/engine/rundir.h"
@@ -177,9 +178,8 @@ static status print_run(const json_t *j, errmsg *e)
         TRY(clean_line(e, "all weights lie on the device of stage 0, the others read them there"));
     const json_t *kept = json_object_get(j, "journal");
     if (json_is_object(kept)) {
-        char bytes[OUTPUT_BYTES_TEXT];
         TRY(clean_line(e, "journal %s, blocks %" PRId64 " of %" PRId64,
-                       output_bytes(bytes, (uint64_t)number_of(kept, "bytes")),
+                       amount_said((uint64_t)number_of(kept, "bytes")),
                        number_of(kept, "blocks_used"), number_of(kept, "blocks")));
     }
     TRY(output_line(e, "%-6s %-8s %-9s %-6s %-9s %-9s %-9s %-9s %-6s %s", "stage", "pid", "state",
@@ -190,7 +190,7 @@ static status print_run(const json_t *j, errmsg *e)
         if (json_is_string(json_object_get(item, "last_fault")))
             TRY(clean_line(e, "last fault: %s", text_of(item, "last_fault")));
         if (number_of(item, "bad_messages") > 0)
-            TRY(clean_line(e, "stage %" PRId64 ": %" PRId64 " messages failed their check and were dropped",
+            TRY(clean_line(e, "stage %" PRId64 ": messages that failed their check, dropped: %" PRId64,
                            number_of(item, "stage"), number_of(item, "bad_messages")));
     }
     if (number_of(j, "poisoned") > 0)
@@ -201,12 +201,12 @@ static status print_run(const json_t *j, errmsg *e)
                     "bytes", "crossings by slot"));
     json_array_foreach(boundaries, i, item)
     {
-        char bytes[OUTPUT_BYTES_TEXT], ends[48];
+        char ends[48];
         snprintf(ends, sizeof ends, "%" PRId64 " > %" PRId64, number_of(item, "from"),
                  number_of(item, "to"));
-        TRY(clean_line(e, "%-9s %-10s %-8s %-9" PRId64 " %-12s %" PRId64 ", %" PRId64, ends,
+        TRY(clean_line(e, "%-9s %-10s %-8s %-9" PRId64 " %-12" PRId64 " %" PRId64 ", %" PRId64, ends,
                        text_of(item, "transport"), text_of(item, "signal"), number_of(item, "rows"),
-                       output_bytes(bytes, (uint64_t)number_of(item, "bytes")),
+                       number_of(item, "bytes"),
                        element_of(item, "crossings", 0), element_of(item, "crossings", 1)));
     }
     return ST_OK;
