@@ -293,13 +293,24 @@ has_text() {
     refused 2 '--type="q9" is none .*; rule: F32' plan --shape 1b --type q9
     refused 2 '--seed="-1"' run --seed -1
     refused 2 '--kv-type="f64" .*rule: f32, f16 or bf16' run --kv-type f64
-    refused 2 'unknown option "--frob"' run --frob
+    refused 2 'unknown option "--frob"; see --help' run --frob
+    refused 2 'unknown option "--stage=2"; the nearest is --stages; see --help' run --stage=2
+    refused 2 'unknown option "--topp"; the nearest is --top-p; see --help' run --topp 1
     refused 2 'unexpected argument "x"' run x
     refused 2 "are more than the model's" run --stages 64
     refused 2 '--splits="0"' run --stages 2 --splits 0
     refused 2 '--splits="2,1"' run --stages 3 --splits 2,1
     MEMRA_PP_STAGES=+2 refused 2 'MEMRA_PP_STAGES="\+2"' run
     MEMRA_PP_STAGES=" 2" refused 2 'MEMRA_PP_STAGES=" 2"' run
+    local command
+    for command in run plan logits tokenize gate bench status devices; do
+        MEMRA_PP_STAGE=2 refused 2 'MEMRA_PP_STAGE="2" is set and there is no such door; the nearest is MEMRA_PP_STAGES' \
+            "$command"
+    done
+    MEMRA_PRIME_LENGTH=1 refused 2 'MEMRA_PRIME_LENGTH="1" .*no such door; .*--help lists all' run
+    MEMRA_STAGES=2 refused 2 'MEMRA_STAGES="2" .*nearest is MEMRA_PP_STAGES' run
+    MEMRA_PP_STAGE='' MEMRA_BUILDER=x run_pp run -n 1
+    [[ $status == 0 ]]
     MEMRA_PP_STAGES=x run_pp run -n 1 --stages 1
     [[ $status == 0 ]]
     refused 3 'No such file' run -m "$TEST_DIR/none"
