@@ -533,8 +533,20 @@ has_text() {
     kill -STOP "$PP_PID"
     run_pp status
     [[ $status == 0 ]]
-    grep -qE "^$PP_PID +not answering" "$TEST_DIR/out"
-    refused 5 'is not answering' status "$PP_PID"
+    grep -qE "^$PP_PID +stopped" "$TEST_DIR/out"
+    run_pp status --json
+    json_ok "$TEST_DIR/out" '$l->{runs}[0]{state} eq "stopped"'
+    refused 5 "does not answer, its process is stopped .*: kill -CONT $PP_PID" status "$PP_PID"
+    # One that hangs: this shell holds the lock of a run, and answers nothing.
+    local hanging=$RUN_DIR/memra-pp/run-$$-1 lock
+    mkdir "$hanging"
+    exec {lock}>"$hanging/lock"
+    flock "$lock"
+    run_pp status
+    grep -qE "^$$ +not answering" "$TEST_DIR/out"
+    refused 5 "run $$ does not answer within 1 s: it hangs, .*kill $$" status "$$"
+    exec {lock}>&-
+    rm -r "$hanging"
     kill -CONT "$PP_PID"
     kill -INT "$PP_PID"
     end_of "$PP_PID"
