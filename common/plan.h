@@ -53,7 +53,7 @@ typedef struct {
                                PLAN_JOURNAL_ALL: for every KV block */
     dtype kv_type;       /* F32, F16, BF16 */
     uint32_t n_chunk;    /* rows of the largest step, 1..WIRE_ROWS_MAX; 0: default (not more than
-                            n_ctx). The door MEMRA_PRIME_CHUNK raises it when it asks for more */
+                            a prompt of n_ctx, or a row of each session, has). The door MEMRA_PRIME_CHUNK raises it when it asks for more */
     uint32_t n_readback; /* readback rows, 1..PLAN_READBACK_MAX; 0: default */
     bool costs;          /* auto cuts: what a byte costs on each stage's device (fence.h) */
     uint32_t cost[STAGES_MAX];

@@ -352,7 +352,7 @@ static void what_does_not_fit_is_named(void **state)
     assert_int_equal(plan_fits(&p, f->m, need, &e), ST_OK);
     assert_int_equal(plan_fits(&p, f->m, 0, &e), ST_OK);
     assert_int_equal(plan_fits(&p, f->m, need - 1, &e), ST_RESOURCES);
-    assert_non_null(strstr(e.text, "largest stage is 1 (layers 2..4)"));
+    assert_non_null(strstr(e.text, "largest stage is 1 (layers 2-4)"));
     const char *fits = strstr(e.text, "--ctx ");
     assert_non_null(fits);
     /* What is said to fit does, and one block more does not. */
