@@ -46,7 +46,7 @@ static void take_angles(scratch_layout *out, uint64_t *end, const model_desc *m,
 }
 
 void scratch_layout_make(scratch_layout *out, const model_desc *m, uint32_t rows_max,
-                         uint32_t n_ctx, bool last_stage)
+                         uint32_t n_ctx, bool last_stage, bool keeps)
 {
     uint64_t r = rows_max, end = 0, f32 = sizeof(float), u32 = sizeof(uint32_t);
     uint64_t q_width = (uint64_t)m->n_heads * m->n_head, n_kinds = model_n_kinds(m);
@@ -66,6 +66,7 @@ void scratch_layout_make(scratch_layout *out, const model_desc *m, uint32_t rows
     out->tables = take(&end, n_kinds * r * plan_blocks_per_ctx(n_ctx), u32);
     out->live = take(&end, r, 1);
     out->finite = take(&end, r + PLAN_HEAD_ROWS, 1);
+    out->sent = take(&end, keeps ? r * m->n_embd : 0, f32);
     out->logits = out->kept_logits = out->sampler = end;
     if (last_stage) {
         out->logits = take(&end, (uint64_t)PLAN_LOGITS_ROWS * m->n_vocab, f32);
@@ -86,6 +87,7 @@ void host_layout_make(host_layout *out, const model_desc *m, const stage_limits 
     out->tables = take(&end, n_kinds * r * per_ctx, u32);
     out->live = take(&end, r, 1);
     out->finite = take(&end, r + PLAN_HEAD_ROWS, 1);
+    out->sent = take(&end, l->keeps ? r * m->n_embd : 0, f32);
     out->readback_seen = take(&end, l->n_readback, u32);
     out->branches = take(&end, l->n_branches, PLAN_BRANCH_BYTES);
     for (uint32_t k = 0; k < KV_POOLS; k++) {
@@ -309,9 +311,10 @@ static void fill_bytes(plan *p, const model_desc *m)
                                .n_branches = p->n_sessions,
                                .rows_max = p->rows_max,
                                .n_readback = p->n_readback,
-                               .last_stage = s + 1 == n};
+                               .last_stage = s + 1 == n,
+                               .keeps = on_device(&p->stage[s]) && s + 1 < n && p->n_journal_blocks > 0};
         memcpy(limits.n_blocks, p->n_blocks, sizeof limits.n_blocks);
-        scratch_layout_make(&scratch, m, p->rows_max, p->n_ctx, s + 1 == n);
+        scratch_layout_make(&scratch, m, p->rows_max, p->n_ctx, limits.last_stage, limits.keeps);
         host_layout_make(&host, m, &limits);
         sp->layer_begin = p->cuts.at[s];
         sp->layer_end = p->cuts.at[s + 1];

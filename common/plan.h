@@ -121,19 +121,21 @@ typedef struct {
     uint64_t table;        /* u32 [kinds, R] */
     uint64_t tables;       /* u32 [kinds * R * blocks_per_ctx]: tables of the step's branches */
     uint64_t live, finite; /* u8 [R], [R + H]: the rows', then those of logits */
+    uint64_t sent;     /* [R, n_embd]: hidden on its way to a journal; stages that keep only */
     uint64_t logits;       /* [PLAN_LOGITS_ROWS, n_vocab]; from here on: last stage only */
     uint64_t kept_logits;  /* the same: of rows whose logits the host wants, while it reads them */
     uint64_t sampler;      /* sampler_scratch_bytes */
     uint64_t bytes;
 } scratch_layout;
 void scratch_layout_make(scratch_layout *out, const model_desc *m, uint32_t rows_max,
-                         uint32_t n_ctx, bool last_stage);
+                         uint32_t n_ctx, bool last_stage, bool keeps);
 
 /* What a stage serves, as far as it decides sizes. */
 typedef struct {
     uint32_t n_ctx, n_branches, rows_max, n_readback;
     uint32_t n_blocks[KV_POOLS];
     bool last_stage;
+    bool keeps; /* what it sends goes to a journal, from a device that works while the host does */
 } stage_limits;
 
 /* The pieces of a stage's host memory, likewise: what a step uploads and downloads, and the KV
@@ -147,6 +149,7 @@ typedef struct {
     uint64_t table;                   /* u32 [kinds, R] */
     uint64_t tables;                  /* u32 [kinds * R * blocks_per_ctx] */
     uint64_t live, finite;            /* u8 [R], [R + H] */
+    uint64_t sent;                    /* f32 [R, n_embd]; stages that keep only */
     uint64_t readback_seen;           /* u32 [n_readback] */
     uint64_t branches;                /* PLAN_BRANCH_BYTES [n_branches] */
     uint64_t branch_tables[KV_POOLS]; /* u32 [n_branches, blocks_per_ctx] by class */
