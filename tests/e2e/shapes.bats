@@ -16,7 +16,7 @@ SMALL=layers=4,embd=128,ff=256,heads=4,vocab=500
 
 @test "plan --shape: any size at once, nothing allocated, exit 4 where it does not fit" {
     local shape
-    for shape in 1b 3b 8b 70b 405b; do
+    for shape in 1b 3b 8b 70b 405b qwen3-4b gemma3-4b; do
         pp plan --shape "$shape" --stages 4 --splits auto --json
         [[ $CODE == 0 || $CODE == 4 ]]
         [[ $OUT == *'"n_stages":4,'* ]]
