@@ -145,7 +145,7 @@ static void pieces_do_not_overlap(void **state)
         scratch_layout_make(&s, f->m, rows[i / 4], ctx[i % 4], false, false);
         assert_int_equal(s.bytes, s.logits);
         host_layout h;
-        stage_limits l = {ctx[i % 4], 3, rows[i / 4], 5, {9, 0}, true};
+        stage_limits l = {ctx[i % 4], 3, rows[i / 4], 5, {9, 0}, true, false};
         host_layout_make(&h, f->m, &l);
         const uint64_t h_at[] = {h.rows,     h.tokens,           h.position,       h.table,
                                  h.tables,   h.live,             h.finite,         h.readback_seen,
