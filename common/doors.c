@@ -4,6 +4,7 @@
 #include "common/doortext.h"
 #include "common/wire.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -326,6 +327,47 @@ void doors_from_environment(door_values *v)
     *v = (door_values){0};
     for (uint32_t id = 0; id < DOOR_COUNT; id++)
         v->value[id] = getenv(table[id].variable);
+}
+
+static bool begins(const char *s, const char *with)
+{
+    return strncmp(s, with, strlen(with)) == 0;
+}
+
+/* The door whose name takes the fewest edits. */
+static const char *nearest_door(const char *name, uint32_t *edits)
+{
+    const char *nearest = table[0].variable;
+    *edits = UINT32_MAX;
+    for (uint32_t id = 0; id < DOOR_COUNT; id++) {
+        uint32_t n = doortext_edits(name, table[id].variable);
+        if (n >= *edits) continue;
+        *edits = n;
+        nearest = table[id].variable;
+    }
+    return nearest;
+}
+
+status doors_check_names(const char *const *environment, errmsg *e)
+{
+    static const char *const families[] = {"MEMRA_PP_", "MEMRA_BATCH_", "MEMRA_SPEC_", "MEMRA_PRIME_"};
+    for (; *environment != NULL; environment++) {
+        const char *equals = strchr(*environment, '=');
+        if (!begins(*environment, "MEMRA") || equals == NULL || equals[1] == '\0') continue;
+        char name[DOORTEXT_NAME_BYTES + 2];
+        snprintf(name, sizeof name, "%.*s", (int)(equals - *environment), *environment);
+        bool ours = false;
+        uint32_t edits;
+        const char *nearest = nearest_door(name, &edits);
+        for (size_t i = 0; i < sizeof families / sizeof *families; i++)
+            ours = ours || begins(name, families[i]);
+        if (edits == 0 || (!ours && edits > DOORS_EDITS_MAX)) continue;
+        char quoted[DOORTEXT_QUOTE_BYTES];
+        return errmsg_set(e, ST_BAD_DOOR, "%s=%s is set and there is no such door; the nearest is %s%s", name,
+                          doortext_quote(quoted, equals + 1, strlen(equals + 1)), nearest,
+                          ours ? " (--help lists all)" : "");
+    }
+    return ST_OK;
 }
 
 int doors_flag_index(const char *flag)

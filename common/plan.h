@@ -53,7 +53,7 @@ typedef struct {
                                PLAN_JOURNAL_ALL: for every KV block */
     dtype kv_type;       /* F32, F16, BF16 */
     uint32_t n_chunk;    /* rows of the largest step, 1..WIRE_ROWS_MAX; 0: default (not more than
-                            n_ctx). The door MEMRA_PRIME_CHUNK raises it when it asks for more */
+                            a prompt of n_ctx, or a row of each session, has). The door MEMRA_PRIME_CHUNK raises it when it asks for more */
     uint32_t n_readback; /* readback rows, 1..PLAN_READBACK_MAX; 0: default */
     bool costs;          /* auto cuts: what a byte costs on each stage's device (fence.h) */
     uint32_t cost[STAGES_MAX];
@@ -121,19 +121,21 @@ typedef struct {
     uint64_t table;        /* u32 [kinds, R] */
     uint64_t tables;       /* u32 [kinds * R * blocks_per_ctx]: tables of the step's branches */
     uint64_t live, finite; /* u8 [R], [R + H]: the rows', then those of logits */
+    uint64_t sent;     /* [R, n_embd]: hidden on its way to a journal; stages that keep only */
     uint64_t logits;       /* [PLAN_LOGITS_ROWS, n_vocab]; from here on: last stage only */
     uint64_t kept_logits;  /* the same: of rows whose logits the host wants, while it reads them */
     uint64_t sampler;      /* sampler_scratch_bytes */
     uint64_t bytes;
 } scratch_layout;
 void scratch_layout_make(scratch_layout *out, const model_desc *m, uint32_t rows_max,
-                         uint32_t n_ctx, bool last_stage);
+                         uint32_t n_ctx, bool last_stage, bool keeps);
 
 /* What a stage serves, as far as it decides sizes. */
 typedef struct {
     uint32_t n_ctx, n_branches, rows_max, n_readback;
     uint32_t n_blocks[KV_POOLS];
     bool last_stage;
+    bool keeps; /* what it sends goes to a journal, from a device that works while the host does */
 } stage_limits;
 
 /* The pieces of a stage's host memory, likewise: what a step uploads and downloads, and the KV
@@ -147,6 +149,7 @@ typedef struct {
     uint64_t table;                   /* u32 [kinds, R] */
     uint64_t tables;                  /* u32 [kinds * R * blocks_per_ctx] */
     uint64_t live, finite;            /* u8 [R], [R + H] */
+    uint64_t sent;                    /* f32 [R, n_embd]; stages that keep only */
     uint64_t readback_seen;           /* u32 [n_readback] */
     uint64_t branches;                /* PLAN_BRANCH_BYTES [n_branches] */
     uint64_t branch_tables[KV_POOLS]; /* u32 [n_branches, blocks_per_ctx] by class */

@@ -1,4 +1,5 @@
 #include "stage/fits.h"
+#include "common/amount.h"
 
 #include <stdio.h>
 
@@ -13,7 +14,6 @@ static uint32_t context_that_fits(const device_need *n, uint64_t free_bytes)
 
 status fits_check(const device_need *n, errmsg *e)
 {
-    const double gb = 1e9;
     uint64_t free_bytes, held, all = n->weights_bytes + n->kv_bytes + n->scratch_bytes + n->slots_bytes;
     char fits[80] = "more stages or devices would leave less for each";
     if (n->backend->memory == NULL) return ST_OK;
@@ -22,12 +22,12 @@ status fits_check(const device_need *n, errmsg *e)
     uint32_t n_ctx = context_that_fits(n, free_bytes);
     if (n_ctx > 0) snprintf(fits, sizeof fits, "--ctx %u would fit", n_ctx);
     return errmsg_set(e, ST_RESOURCES,
-                      "stage %u (layers %u-%u) needs %.2f GB on %s and %.2f GB are free: weights %.2f, "
-                      "KV %.2f, scratch %.2f, slots %.2f; %s",
-                      n->stage_i, n->layer_begin, n->layer_end - 1, (double)all / gb,
-                      n->backend->device_name(n->device), (double)free_bytes / gb,
-                      (double)n->weights_bytes / gb, (double)n->kv_bytes / gb,
-                      (double)n->scratch_bytes / gb, (double)n->slots_bytes / gb, fits);
+                      "stage %u (layers %u-%u) needs %s on %s and %s are free: weights %s, KV %s, "
+                      "scratch %s, slots %s; %s",
+                      n->stage_i, n->layer_begin, n->layer_end - 1, amount_said(all),
+                      n->backend->device_name(n->device), amount_said(free_bytes),
+                      amount_said(n->weights_bytes), amount_said(n->kv_bytes),
+                      amount_said(n->scratch_bytes), amount_said(n->slots_bytes), fits);
 }
 
 status fits_begin_load(const device_need *n, uint64_t *held_bytes, errmsg *e)

@@ -148,6 +148,7 @@ static status wait_finite(stage *s, poison_mark *poison, errmsg *e)
     backend_event ev;
     TRY_OP(download, HOST(s, void, finite), SCRATCH(s, finite), s->n_rows);
     TRY_OP(event_record, &ev);
+    if (s->meanwhile != NULL) TRY(s->meanwhile(s->meanwhile_ctx, e));
     TRY_OP(event_wait, ev);
     stage_mark_hidden(s, s->rows, s->n_rows, poison);
     return ST_OK;

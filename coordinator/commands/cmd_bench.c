@@ -84,15 +84,13 @@ static status take_lists(bench_request *q, const list_texts *t, errmsg *e)
 
 static status take_format(bench_format *out, const char *word, bool json, errmsg *e)
 {
-    static const char *const words[] = {[BENCH_MD] = "md", [BENCH_CSV] = "csv", [BENCH_JSON] = "json"};
-    if (json && word == NULL) word = "json";
-    if (word == NULL) word = "md";
-    for (uint32_t i = 0; i < sizeof words / sizeof *words; i++) {
-        if (strcmp(word, words[i]) != 0) continue;
-        *out = (bench_format)i;
-        return ST_OK;
-    }
-    return errmsg_set(e, ST_USAGE, "-o '%.40s': md, csv or json", word);
+    static const char *const words[] = {
+        [BENCH_MD] = "md", [BENCH_CSV] = "csv", [BENCH_JSON] = "json", NULL};
+    uint32_t i = 0;
+    if (word == NULL) word = json ? "json" : "md";
+    TRY(options_word("-o", word, words, "md, csv or json", &i, e));
+    *out = (bench_format)i;
+    return ST_OK;
 }
 
 static void told(void *format_, const bench_result *r, const bench_test *t)

@@ -1,4 +1,5 @@
 /* gate: the program's own check that its output does not depend on how it was run. */
+#include "common/amount.h"
 #include "coordinator/gates/gate_pipe.h"
 #include "coordinator/shape/shape.h"
 #include "coordinator/trace/trace.h"
@@ -126,8 +127,8 @@ static status check_streams(const doors *d, uint32_t begin, uint32_t end, errmsg
 static status run_gates(gate_context *g, uint32_t begin, uint32_t end, errmsg *e)
 {
     if (!g->canary)
-        gate_report_note(g->report, "%s: %u layers, prompt of %u tokens in chunks of %u, %u + %u + %u decoded",
-                         g->model_path, g->model.n_layers, g->n_prompt, gate_chunk(g), g->n_decode,
+        gate_report_note(g->report, "%s: %u layer%s, prompt of %u tokens in chunks of %u, %u + %u + %u decoded",
+                         g->model_path, g->model.n_layers, plural(g->model.n_layers), g->n_prompt, gate_chunk(g), g->n_decode,
                          g->n_decode, gate_burst(g));
     for (uint32_t i = begin; i < end; i++) TRY(gates[i].run(g, e));
     return ST_OK;

@@ -1,4 +1,5 @@
 #include "coordinator/shape/shape.h"
+#include "common/amount.h"
 
 #include "common/clock.h"
 #include "common/doortext.h"
@@ -166,8 +167,9 @@ static status take_type(shape *s, const char *type, errmsg *e)
             at += (size_t)snprintf(names + at, sizeof names - at, "%s%s", at > 0 ? ", " : "",
                                    info->name);
     }
-    return errmsg_set(e, ST_USAGE, "--type '%.40s' is none that this build multiplies: %s", type,
-                      names);
+    char quoted[DOORTEXT_QUOTE_BYTES];
+    return errmsg_set(e, ST_USAGE, "--type=%s is none that this build multiplies; rule: %s",
+                      doortext_quote(quoted, type, strlen(type)), names);
 }
 
 status shape_parse(shape *out, const char *text, const char *type, errmsg *e)
@@ -276,8 +278,8 @@ static status make_file(int *fd, const gguf_write *w, errmsg *e)
     int f = memfd_create("memra-pp-shape", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     if (f < 0 || ftruncate(f, (off_t)bytes) != 0 || pwrite(f, w->bytes, w->n, 0) != (ssize_t)w->n ||
         fcntl(f, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
-        status s = errmsg_set(e, ST_RESOURCES, "cannot make a file of %llu bytes in memory: %s",
-                              (unsigned long long)bytes, strerror(errno));
+        status s = errmsg_set(e, ST_RESOURCES, "cannot make a file of %s in memory: %s",
+                              amount_said(bytes), strerror(errno));
         if (f >= 0) close(f);
         return s;
     }
@@ -347,13 +349,12 @@ status shape_ready(const shape_options *o, const common_options *c, errmsg *e)
 {
     if (o == NULL || o->text == NULL) return ST_OK;
     TRY(check_memory(c, e));
-    char size[OUTPUT_BYTES_TEXT];
     struct stat st = {0};
     uint64_t begin = now_ns();
     TRY(shape_fill(c->model_fd, &o->shape, 0, &interrupted, e));
     (void)fstat(c->model_fd, &st);
     log_info("%s: %s in memory, made in %.1f s", o->shape.name,
-             output_bytes(size, (uint64_t)st.st_size),
+             amount_said((uint64_t)st.st_size),
              (double)(now_ns() - begin) / (double)NS_PER_S);
     return ST_OK;
 }

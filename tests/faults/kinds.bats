@@ -120,6 +120,6 @@ idle_story() {
     grep -q 'stage 1 .*no progress.*took its place' "$TEST_DIR/out.err"
     idle_story "stage=1,at=idle,kind=badmsg" '"bad_messages": ?1'
     [[ $OUT == "$want" ]]
-    grep -q '^stage 1: 1 messages failed their check and were dropped' "$TEST_DIR/status"
+    grep -q '^stage 1: messages that failed their check, dropped: 1$' "$TEST_DIR/status"
     assert_nothing_left
 }

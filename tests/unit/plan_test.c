@@ -132,7 +132,7 @@ static void pieces_do_not_overlap(void **state)
     for (uint32_t i = 0; i < 16; i++) {
         uint64_t r = rows[i / 4], per_ctx = (ctx[i % 4] + 63) / 64;
         scratch_layout s;
-        scratch_layout_make(&s, f->m, rows[i / 4], ctx[i % 4], true);
+        scratch_layout_make(&s, f->m, rows[i / 4], ctx[i % 4], true, true);
         const uint64_t at[] = {s.hidden,   s.normed, s.q,            s.k,      s.v,      s.attn,
                                s.gate,     s.up,     s.frequency[0], s.cos[0], s.sin[0], s.tokens,
                                s.position, s.table,  s.tables,       s.live,   s.finite, s.logits,
@@ -142,10 +142,10 @@ static void pieces_do_not_overlap(void **state)
                                   r * 4,   r * 4,   r * 4 * per_ctx, r, r + 64, 16 * 320 * 4,
                                   16 * 320 * 4, sampler_scratch_bytes(320)};
         check_pieces(at, bytes, 20, s.bytes);
-        scratch_layout_make(&s, f->m, rows[i / 4], ctx[i % 4], false);
+        scratch_layout_make(&s, f->m, rows[i / 4], ctx[i % 4], false, false);
         assert_int_equal(s.bytes, s.logits);
         host_layout h;
-        stage_limits l = {ctx[i % 4], 3, rows[i / 4], 5, {9, 0}, true};
+        stage_limits l = {ctx[i % 4], 3, rows[i / 4], 5, {9, 0}, true, false};
         host_layout_make(&h, f->m, &l);
         const uint64_t h_at[] = {h.rows,     h.tokens,           h.position,       h.table,
                                  h.tables,   h.live,             h.finite,         h.readback_seen,
@@ -352,7 +352,7 @@ static void what_does_not_fit_is_named(void **state)
     assert_int_equal(plan_fits(&p, f->m, need, &e), ST_OK);
     assert_int_equal(plan_fits(&p, f->m, 0, &e), ST_OK);
     assert_int_equal(plan_fits(&p, f->m, need - 1, &e), ST_RESOURCES);
-    assert_non_null(strstr(e.text, "largest stage is 1 (layers 2..4)"));
+    assert_non_null(strstr(e.text, "largest stage is 1 (layers 2-4)"));
     const char *fits = strstr(e.text, "--ctx ");
     assert_non_null(fits);
     /* What is said to fit does, and one block more does not. */
