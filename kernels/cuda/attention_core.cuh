@@ -99,7 +99,7 @@ static __device__ void core_query(core_state &st, uint32_t i, uint32_t n, float 
 // of two f16, zeros where [begin, end), the positions that any query sees, ends, are
 //     key(j, t, c): tile j of the warp's TILES, key (warp * TILES + j) * 8 + lane / 4 of the cell,
 //                   values 16 t + 8 c + lane % 4 * 2 (zeros past the head), and
-//     value(t, i, c): key 16 t + 8 c + lane / 4 of the cell, values 8 i + lane % 4 * 2.
+//     value(t, r, c): key 16 t + 8 c + lane / 4 of the cell, values 8 (r * WARPS + warp) + lane % 4 * 2.
 // sync() meets the block: st may be written when all have met after the return, and st.l read.
 template <uint32_t WARPS, uint32_t STEPS, class K, class V, class S, class P>
 static __device__ void core_cell(core_state &st, uint32_t n, uint32_t cell, uint32_t begin,
@@ -198,7 +198,10 @@ static __device__ void core_cell(core_state &st, uint32_t n, uint32_t cell, uint
     }
     uint32_t k16_begin = (max(begin, at0) - at0) / 16;
     uint32_t k16_end = (min(end, at0 + CORE_CELL) - at0 + 15) / 16;
-    for (uint32_t i = warp; i < n / 8; i += WARPS) {
+#pragma unroll WARPS == 16 ? STEPS * 2 / WARPS : 1
+    for (uint32_t r = 0; r < STEPS * 2 / WARPS; r++) {
+        uint32_t i = r * WARPS + warp;
+        if (i >= n / 8) break;
         float o[4] = {0, 0, 0, 0};
 #pragma unroll
         for (uint32_t t0 = 0; t0 < CORE_CELL / 16; t0 += 4) {
@@ -206,8 +209,8 @@ static __device__ void core_cell(core_state &st, uint32_t n, uint32_t cell, uint
             uint32_t b[4][2];
 #pragma unroll
             for (uint32_t t = 0; t < 4; t++) {
-                b[t][0] = value(t0 + t, i, 0);
-                b[t][1] = value(t0 + t, i, 1);
+                b[t][0] = value(t0 + t, r, 0);
+                b[t][1] = value(t0 + t, r, 1);
             }
 #pragma unroll
             for (uint32_t t = 0; t < 4; t++) {

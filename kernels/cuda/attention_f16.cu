@@ -41,11 +41,11 @@ static __device__ void take_cell(const attention_args &a, f16_block &b, float *o
         uint32_t d = t * 16 + c * 8;
         return key_at[j] != nullptr && d < n ? *(const uint32_t *)(key_at[j] + d) : 0u;
     };
-    auto value = [&](uint32_t t, uint32_t i, uint32_t c) {
+    auto value = [&](uint32_t t, uint32_t r, uint32_t c) {
         uint32_t at = t * 16 + c * 8 + lane / 4;
         if (at0 + at < begin || at0 + at >= end) return 0u;
         return *(const uint32_t *)((const __half *)a.kv.v + block_at(t / 4) +
-                                   (uint64_t)(at % CORE_BLOCK) * n + i * 8);
+                                   (uint64_t)(at % CORE_BLOCK) * n + (r * 8 + warp) * 8);
     };
     auto put = [&](uint32_t q, uint32_t d, float o0, float o1) {
         if (!sees(st, q, cell)) return;

@@ -71,9 +71,9 @@ transports() {
 
 # The kernels alone, and the small model in two processes: a prompt of more rows than a decode step ever
 # has, then a single step. Kernels are slow there: no stage is to be called hung, and racecheck, the
-# slowest, leaves the two largest tests out.
+# slowest, has each kernel of attention and of the walk once, and no drawing.
 sanitizer() {
-    local tool t
+    local tool t only
     local text="Once upon a time, there was a little girl named Lily. She loved to play outside. "
     local run=("$pp" run -m "$root/launch/demo/demo.gguf" -n 2 --temp 0 --stages 2 --devices '0,0'
         --hang-timeout 100 --start-timeout 100 -p "$text$text$text$text")
@@ -87,8 +87,12 @@ sanitizer() {
         [[ $tool != memcheck ]] || under+=(--report-api-errors no)
         check "$tool, small model, 2 stages" 180 "${under[@]}" "${run[@]}"
         for t in ops attention walk sample; do
-            [[ $tool != racecheck || $t == ops ]] || continue
-            check "$tool, $t" 180 "${under[@]}" "$build/bin/tests/gpu_${t}_test"
+            only=()
+            case $tool,$t in
+            racecheck,sample) continue ;;
+            racecheck,attention | racecheck,walk) only=(each_kernel_once) ;;
+            esac
+            check "$tool, $t" 180 "${under[@]}" "$build/bin/tests/gpu_${t}_test" "${only[@]}"
         done
     done
 }
