@@ -185,6 +185,7 @@ int cmd_bench(int argc, char **argv)
     if (s == ST_OK) s = options_model(&c, &e);
     if (s == ST_OK) s = options_trace(&c, &e);
     if (s == ST_OK) s = measure(&q, format, &e);
-    trace_close(c.trace);
-    return s == ST_OK ? 0 : command_failed(&e);
+    bool whole = trace_close(c.trace);
+    if (s == ST_OK) return whole ? 0 : status_exit_code(ST_RESOURCES);
+    return command_failed(&e);
 }

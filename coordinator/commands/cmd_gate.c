@@ -190,7 +190,8 @@ int cmd_gate(int argc, char **argv)
     if (s == ST_OK) s = shape_ready(&random, &c, &e);
     if (s == ST_OK) s = options_trace(&c, &e);
     if (s == ST_OK) s = run_gates(&g, begin, end, &e);
-    trace_close(c.trace);
+    bool whole = trace_close(c.trace);
     if (s != ST_OK) return command_failed(&e);
-    return gate_report_verdict(&report, end - begin == 1 ? name[0] : NAMES);
+    int code = gate_report_verdict(&report, end - begin == 1 ? name[0] : NAMES);
+    return code != 0 || whole ? code : status_exit_code(ST_RESOURCES);
 }

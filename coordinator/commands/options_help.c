@@ -60,7 +60,8 @@ void options_shared(option out[N_SHARED], common_options *c, shared_texts *t)
         {"log-level", 0, OPTION_TEXT, "LEVEL",
          "error, warn, info or debug. Default: info; below it no lines but errors and warnings",
          &t->log_level, 0, 0},
-        {"log-file", 0, OPTION_TEXT, "FILE", "append log lines to FILE. Default: standard error",
+        {"log-file", 0, OPTION_TEXT, "FILE", "append log lines to FILE; if it cannot be written, they go to standard error from there on. "
+         "Default: standard error",
          &c->log_file, 0, 0},
         {"json", 0, OPTION_FLAG, NULL, "output as JSON, for the commands that have it", &c->json, 0,
          0},
@@ -141,7 +142,8 @@ void options_help(const char *usage, const char *about, const option *own, uint3
         printf("  %-24s%s\n%26s%s\n", left, door[i].variable, "", door[i].rule);
     }
     printf(
-        "\nExit codes: 0 done, 1 a check is red, 2 usage or door, 3 model file, 4 resources "
-        "(memory,\ndevice, file, context), 5 a stage was lost, 7 NaN or infinity in a hidden state or "
-        "in logits,\n128+n ended by signal n (141: the reader of standard output went away).\n");
+        "\nExit codes: 0 done, 1 a check is red, 2 usage or door, 3 model file, 4 resources (memory,\n"
+        "device, file, context; an output, log or trace that is not whole), 5 a stage was lost for good,\n"
+        "7 NaN or infinity in a hidden state or in logits, 128+n ended by signal n (141: the reader of\n"
+        "standard output went away).\n");
 }
