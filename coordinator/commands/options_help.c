@@ -46,10 +46,12 @@ void options_shared(option out[N_SHARED], common_options *c, shared_texts *t)
         {"stage-program", 0, OPTION_TEXT, "FILE",
          "the stage program. Default: memra-stage beside this program", &c->stage_program, 0, 0},
         {"start-timeout", 0, OPTION_F32, "SECONDS",
-         "give a stage up that shows no progress in its start for so long. Default: 30",
+         "give a stage up that shows no progress in its start (loading, also of a replacement) for so long. "
+         "Default: 30",
          &t->start_timeout_s, TIMEOUT_S_MIN, TIMEOUT_S_MAX},
         {"hang-timeout", 0, OPTION_F32, "SECONDS",
-         "give a stage up that shows no progress in a step for so long. Default: 5",
+         "give a stage up that, once started, shows no progress in a step or does not answer for so long. "
+         "Default: 5",
          &t->hang_timeout_s, TIMEOUT_S_MIN, TIMEOUT_S_MAX},
         {"restarts", 0, OPTION_U32, "N",
          "replace a lost stage at most N times within the window, 0 to 64; 0: the run ends with the "
