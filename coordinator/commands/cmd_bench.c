@@ -12,7 +12,8 @@
 #define SEED_DEFAULT 42u
 
 #define USAGE                                                                                      \
-    "bench [-m FILE | --shape SHAPE] [-p N] [-n N] [--stages N,N,..] [-r N] [-o md|csv|json]\n"    \
+    "bench [-m FILE | --shape SHAPE] [-p N] [-n N] [--stages N,N,..] [-r N]\n"    \
+    "       [-o md|csv|json]\n"                                                                    \
     "       memra-pp bench --sessions N,N,.. [--batch N,N,..] [-m FILE | --shape SHAPE] ..."
 #define ABOUT                                                                                      \
     "Measures tokens per second of a prompt (pp) and of generation (tg), each once unmeasured and\n" \

@@ -21,7 +21,8 @@
 #define NAMES "ppn, batch, spec, prime, transport, recovery"
 
 #define USAGE                                                                                      \
-    "gate ppn|batch|spec|prime|transport|recovery|all [-m FILE] [--stages N] [--splits ..] [--canary] [--json]"
+    "gate ppn|batch|spec|prime|transport|recovery|all [-m FILE] [--stages N]\n"                     \
+    "       [--splits ..] [--canary] [--json]"
 #define ABOUT                                                                                      \
     "Runs the same work in two ways and compares every bit of the logits, and every token:\n"      \
     "  ppn        one stage = N stages at every cut; serial = pipelined = all on one stream\n"     \

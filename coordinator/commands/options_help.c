@@ -6,6 +6,7 @@
 #include <string.h>
 
 #define LEFT_COLUMNS  30
+#define DOOR_COLUMNS  26
 #define HELP_COLUMNS  68 /* words that would stand beyond go to the next line */
 #define N_THREADS_MAX 256u
 #define TIMEOUT_S_MIN 0.01
@@ -84,6 +85,22 @@ const option *option_find(const option *table, uint32_t n, const char *name, siz
     return NULL;
 }
 
+/* A text from a column on, of whose first line so many columns are used. */
+static void print_wrapped(const char *help, int column, int used)
+{
+    for (;;) {
+        size_t n = strcspn(help, "\n");
+        if (n > HELP_COLUMNS) {
+            for (n = HELP_COLUMNS; n > 0 && help[n] != ' '; n--)
+                continue;
+        }
+        printf("%*s%.*s\n", column - used, "", (int)n, help);
+        if (help[n] == '\0') return;
+        help += n + 1;
+        used = 0;
+    }
+}
+
 /* Options and their help in two columns; a long option pushes its help to the next line. */
 static void print_entry(const char *left, const char *help)
 {
@@ -92,17 +109,7 @@ static void print_entry(const char *left, const char *help)
         printf("\n");
         used = 0;
     }
-    for (;;) {
-        size_t n = strcspn(help, "\n");
-        if (n > HELP_COLUMNS) {
-            for (n = HELP_COLUMNS; n > 0 && help[n] != ' '; n--)
-                continue;
-        }
-        printf("%*s%.*s\n", LEFT_COLUMNS - used, "", (int)n, help);
-        if (help[n] == '\0') return;
-        help += n + 1;
-        used = 0;
-    }
+    print_wrapped(help, LEFT_COLUMNS, used);
 }
 
 static void print_options(const option *table, uint32_t n)
@@ -141,7 +148,8 @@ void options_help(const char *usage, const char *about, const option *own, uint3
     for (uint32_t i = 0; i < n_doors; i++) {
         char left[64];
         snprintf(left, sizeof left, "--%s", door[i].flag);
-        printf("  %-24s%s\n%26s%s\n", left, door[i].variable, "", door[i].rule);
+        printf("  %-*s%s\n", DOOR_COLUMNS - 2, left, door[i].variable);
+        print_wrapped(door[i].rule, DOOR_COLUMNS, 0);
     }
     printf(
         "\nExit codes: 0 done, 1 a check is red, 2 usage or door, 3 model file, 4 resources (memory,\n"

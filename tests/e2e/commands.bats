@@ -77,6 +77,8 @@ has_text() {
         grep -q 'MEMRA_PP_STAGES' "$TEST_DIR/out"
         grep -q -- '--kv-type TYPE *type of the KV cache.*Default: f16' "$TEST_DIR/out"
         grep -q '^Exit codes: 0 done' "$TEST_DIR/out"
+        tr '\n' ' ' <"$TEST_DIR/out" | tr -s ' ' | grep -qF 'every=1: whenever it fits, left out: once per run'
+        fails grep -nE '^.{101}' "$TEST_DIR/out"
     done
 }
 
