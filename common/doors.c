@@ -8,13 +8,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define BOOLEAN_RULE "0 or 1"
 #define STAGES_RULE  "N with 2 <= N <= the model's layers (64 at most); 0 and 1: one stage"
 #define SPLITS_RULE  "STAGES - 1 cuts, strictly increasing, inside (0, n_layers); or even; or auto"
 #define SPLIT_RULE   "one cut inside (0, n_layers), with STAGES=2 and without SPLITS"
 #define DEVICES_RULE "one of CUDA ordinal, cpu, cpu:NODE, auto per stage; or auto alone"
 #define STREAMS_RULE "0 or 1; 0: all stages in one process, on one stream of one device"
 #define SHARD_RULE   "0 or 1; 0: all weights on the device of stage 0, the others read them there"
+#define OVERLAP_RULE "0 or 1; 0: steps use one slot of each boundary, not both in turn"
+#define PIPE_RULE    "0 or 1; 0: the chunks of a prompt walk the stages one after the other"
 #define BATCH_RULE   "0 or 1; 0: decode walks unsplit, see ALLOW_UNSPLIT_BATCH"
 #define SPEC_RULE    "0 or 1; 0: verified drafts walk unsplit, see ALLOW_UNSPLIT_BATCH"
 #define PRIME_RULE   "0 or 1; 0: prompts walk unsplit, all layers on stage 0"
@@ -22,7 +23,8 @@
 #define FAULT_RULE                                                                                 \
     "stage=S|all,at=PLACE,step=N,kind=KIND,every=1; several joined by ';'. KIND: kill, stop, "     \
     "hang, exit, slow:MS, cuda, oom, nan, corrupt, badmsg; PLACE: load, prime, decode, idle, "     \
-    "recovery"
+    "recovery, left out: any; step: the coordinator's number of it, left out: the first that "     \
+    "fits; every=1: whenever it fits, left out: once per run and stage"
 
 /* id, variable, flag, rule */
 #define DOOR_LIST(X)                                                                               \
@@ -34,13 +36,14 @@
     X(DOOR_STREAMS, "MEMRA_PP_STREAMS", "streams", STREAMS_RULE)                                   \
     X(DOOR_TRANSPORT, "MEMRA_PP_TRANSPORT", "transport",                                           \
       "auto, ipc, nccl, host or shm")                                                              \
-    X(DOOR_SIGNAL, "MEMRA_PP_SIGNAL", "signal", "auto, event, memop or spin")                      \
+    X(DOOR_SIGNAL, "MEMRA_PP_SIGNAL", "signal",                                                        \
+      "auto, event, memop or spin; how transport ipc announces a slot")                            \
     X(DOOR_FAULT, "MEMRA_PP_FAULT", "fault", FAULT_RULE)                                           \
-    X(DOOR_OVERLAP, "MEMRA_PP_OVERLAP", "overlap", BOOLEAN_RULE)                                   \
+    X(DOOR_OVERLAP, "MEMRA_PP_OVERLAP", "overlap", OVERLAP_RULE)                                   \
     X(DOOR_BATCH_PP, "MEMRA_BATCH_PP", "batch-pp", BATCH_RULE)                                     \
     X(DOOR_SPEC_PP, "MEMRA_SPEC_PP", "spec-pp", SPEC_RULE)                                         \
     X(DOOR_PRIME_PP, "MEMRA_PRIME_PP", "prime-pp", PRIME_RULE)                                     \
-    X(DOOR_PRIME_PIPE, "MEMRA_PRIME_PIPE", "prime-pipe", BOOLEAN_RULE)                             \
+    X(DOOR_PRIME_PIPE, "MEMRA_PRIME_PIPE", "prime-pipe", PIPE_RULE)                                \
     X(DOOR_PRIME_CHUNK, "MEMRA_PRIME_CHUNK", "prime-chunk", "rows, 1 <= T <= 4096")                \
     X(DOOR_ALLOW_UNSPLIT_BATCH, "MEMRA_PP_ALLOW_UNSPLIT_BATCH", "allow-unsplit-batch", ALLOW_RULE)
 

@@ -208,7 +208,8 @@ typedef struct {
     /* n uploads in one; host as with upload. */
     status (*upload_all)(backend_queue *q, const upload_piece *piece, uint32_t n);
     /* download beside the queue: it begins when what was put there before has run, and what is put
-     * there later does not wait for it; `from` must not be written until *done is done. */
+     * there later does not wait for it; `from` must not be written until *done is done. Those of a
+     * queue come one after the other. */
     status (*drain)(backend_queue *q, void *host, dev_ptr from, uint64_t bytes, backend_event *done);
     status (*event_record)(backend_queue *q, backend_event *out);
     status (*queue_wait)(backend_queue *q, backend_event ev);     /* q goes on after ev */

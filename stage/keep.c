@@ -8,12 +8,19 @@ status keeper_open(keeper *out, int fd, stage *s, const backend *b, uint32_t row
     *out = (keeper){.s = s, .b = b, .few_bytes = KEEP_FEW_BYTES};
     if (fd < 0) return ST_OK;
     TRY(journal_map(&out->to, fd, e));
+    float *host;
     out->run = calloc(rows_max, sizeof *out->run);
-    return out->run != NULL ? ST_OK : errmsg_set(e, ST_RESOURCES, "no memory for what goes to a journal");
+    if (out->run == NULL) return errmsg_set(e, ST_RESOURCES, "no memory for what goes to a journal");
+    (void)stage_sent(s, &host);
+    if (host == NULL) return ST_OK;
+    return pinned_open(&out->pinned, b, stage_queue(s), out->to.map, out->to.bytes, e);
 }
 
 void keeper_close(keeper *k)
 {
+    /* A device that has failed writes nothing more. */
+    if (k->n_runs > 0 && k->there) (void)k->b->event_wait(stage_queue(k->s), k->left);
+    pinned_close(k->pinned);
     journal_unmap(&k->to);
     free(k->run);
     *k = (keeper){0};
@@ -79,15 +86,67 @@ static status download_runs(const keeper *k, backend_queue *q, dev_ptr hidden)
     return finish(k->b, q);
 }
 
-/* To `host` by way of `room`, behind what is on the queue, which goes on behind the first copy. */
+/* Where in the journal's mapping row `at` of a block begins, and how many rows of run i and those behind
+ * it follow each other there as they do in the step. */
+static uint64_t place(const keeper *k, uint32_t block, uint32_t at)
+{
+    return (uint64_t)((char *)journal_row(&k->to, block, at) - (char *)k->to.map);
+}
+
+static uint32_t neighbours(const keeper *k, uint32_t i, uint32_t *n_rows)
+{
+    const keep_run *r = &k->run[i];
+    uint32_t n = 1;
+    *n_rows = r->n;
+    for (; i + n < k->n_runs; n++) {
+        const keep_run *last = r + n - 1, *next = r + n;
+        bool follows = next->block == last->block + 1 && next->at == 0 && last->at + last->n == KV_BLOCK &&
+                       next->from == last->from + last->n;
+        if (!follows) break;
+        *n_rows += next->n;
+    }
+    return n;
+}
+
+static bool all_pinned(const keeper *k)
+{
+    uint64_t end = 0;
+    for (uint32_t i = 0; i < k->n_runs; i++) {
+        uint64_t run_end = place(k, k->run[i].block, k->run[i].at) + k->run[i].n * row_bytes(k);
+        if (run_end > end) end = run_end;
+    }
+    pinned_use(k->pinned, end);
+    return end <= pinned_end(k->pinned);
+}
+
+/* The rows in `room` to their places. */
+static status drain_there(keeper *k, backend_queue *q, dev_ptr room)
+{
+    for (uint32_t i = 0, n_rows; i < k->n_runs;) {
+        const keep_run *r = &k->run[i];
+        i += neighbours(k, i, &n_rows);
+        uint64_t to = place(k, r->block, r->at), end = to + n_rows * row_bytes(k), from = r->from * row_bytes(k);
+        while (to < end) {
+            uint64_t border = (to / PINNED_PIECE_BYTES + 1) * PINNED_PIECE_BYTES;
+            uint64_t bytes = (border < end ? border : end) - to;
+            TRY(k->b->drain(q, (char *)k->to.map + to, dev_offset(room, from), bytes, &k->left));
+            to += bytes;
+            from += bytes;
+        }
+    }
+    return ST_OK;
+}
+
+/* Behind what is on the queue, which goes on behind the first copy. */
 static status send_off(keeper *k, backend_queue *q, dev_ptr hidden, dev_ptr room, float *host, uint64_t bytes)
 {
+    k->there = all_pinned(k) && bytes > k->few_bytes;
     if (bytes <= k->few_bytes) {
         TRY(k->b->download(q, host, hidden, bytes));
         return k->b->event_record(q, &k->left);
     }
     TRY(k->b->copy(q, room, hidden, bytes));
-    return k->b->drain(q, host, room, bytes, &k->left);
+    return k->there ? drain_there(k, q, room) : k->b->drain(q, host, room, bytes, &k->left);
 }
 
 status keep_rows(keeper *k, uint64_t seq, const wire_row *rows, uint32_t n_rows, errmsg *e)
@@ -121,8 +180,9 @@ status keep_land(keeper *k, errmsg *e)
     (void)stage_sent(k->s, &host);
     for (uint32_t i = 0; i < k->n_runs; i++) {
         const keep_run *r = &k->run[i];
-        memcpy(journal_row(&k->to, r->block, r->at), host + (uint64_t)r->from * k->to.n_embd,
-               r->n * row_bytes(k));
+        if (!k->there)
+            memcpy(journal_row(&k->to, r->block, r->at), host + (uint64_t)r->from * k->to.n_embd,
+                   r->n * row_bytes(k));
         commit(&k->to, r, k->seq);
     }
     k->n_runs = 0;

@@ -5,15 +5,17 @@
  * journal has no room for is not kept. Dead rows neither. A journal without a map keeps nothing.
  *
  * Where a device works while the host does, rows that are to be kept leave it beside the work that
- * follows: copied on the device (few: at once), from there to host memory that it writes fast, and
- * from that into the journal when the host has nothing better to do (keep_land), which commits them.
- * One step's rows are on their way at a time: every call below that writes, voids or copies rows lets
- * those land first. Rows that had not landed when the process was killed are not in the journal. */
+ * follows: many are copied on the device and from there into the journal (pinned.h); few, or where the
+ * journal is not pinned, into memory that the device writes fast, and from that into the journal when
+ * the host has nothing better to do (keep_land), which commits them either way. One step's rows are on
+ * their way at a time: every call below that writes, voids or copies rows lets those land first. Rows
+ * that had not landed when the process was killed are not in the journal. */
 #ifndef STAGE_KEEP_H
 #define STAGE_KEEP_H
 
 #include "common/journal.h"
 #include "common/wire.h"
+#include "stage/pinned.h"
 #include "stage/stage.h"
 
 #define KEEP_FEW_BYTES (256u << 10) /* rows of fewer leave the device on the stage's own queue */
@@ -27,9 +29,11 @@ typedef struct {
     journal to;             /* its map NULL: nothing is kept */
     stage *s;
     const backend *b;
+    pinned *pinned;         /* the journal's memory; NULL: none of it */
     uint64_t few_bytes;     /* KEEP_FEW_BYTES */
     keep_run *run;          /* [rows_max]: of the rows on their way */
     uint32_t n_runs;        /* 0: none are */
+    bool there;             /* they go straight to their places */
     uint64_t seq;           /* of their step */
     backend_event left;     /* they are in host memory */
 } keeper;

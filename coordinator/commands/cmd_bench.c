@@ -12,7 +12,8 @@
 #define SEED_DEFAULT 42u
 
 #define USAGE                                                                                      \
-    "bench [-m FILE | --shape SHAPE] [-p N] [-n N] [--stages N,N,..] [-r N] [-o md|csv|json]\n"    \
+    "bench [-m FILE | --shape SHAPE] [-p N] [-n N] [--stages N,N,..] [-r N]\n"    \
+    "       [-o md|csv|json]\n"                                                                    \
     "       memra-pp bench --sessions N,N,.. [--batch N,N,..] [-m FILE | --shape SHAPE] ..."
 #define ABOUT                                                                                      \
     "Measures tokens per second of a prompt (pp) and of generation (tg), each once unmeasured and\n" \
@@ -185,6 +186,7 @@ int cmd_bench(int argc, char **argv)
     if (s == ST_OK) s = options_model(&c, &e);
     if (s == ST_OK) s = options_trace(&c, &e);
     if (s == ST_OK) s = measure(&q, format, &e);
-    trace_close(c.trace);
-    return s == ST_OK ? 0 : command_failed(&e);
+    bool whole = trace_close(c.trace);
+    if (s == ST_OK) return whole ? 0 : status_exit_code(ST_RESOURCES);
+    return command_failed(&e);
 }

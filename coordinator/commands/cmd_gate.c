@@ -21,7 +21,8 @@
 #define NAMES "ppn, batch, spec, prime, transport, recovery"
 
 #define USAGE                                                                                      \
-    "gate ppn|batch|spec|prime|transport|recovery|all [-m FILE] [--stages N] [--splits ..] [--canary] [--json]"
+    "gate ppn|batch|spec|prime|transport|recovery|all [-m FILE] [--stages N]\n"                     \
+    "       [--splits ..] [--canary] [--json]"
 #define ABOUT                                                                                      \
     "Runs the same work in two ways and compares every bit of the logits, and every token:\n"      \
     "  ppn        one stage = N stages at every cut; serial = pipelined = all on one stream\n"     \
@@ -190,7 +191,8 @@ int cmd_gate(int argc, char **argv)
     if (s == ST_OK) s = shape_ready(&random, &c, &e);
     if (s == ST_OK) s = options_trace(&c, &e);
     if (s == ST_OK) s = run_gates(&g, begin, end, &e);
-    trace_close(c.trace);
+    bool whole = trace_close(c.trace);
     if (s != ST_OK) return command_failed(&e);
-    return gate_report_verdict(&report, end - begin == 1 ? name[0] : NAMES);
+    int code = gate_report_verdict(&report, end - begin == 1 ? name[0] : NAMES);
+    return code != 0 || whole ? code : status_exit_code(ST_RESOURCES);
 }

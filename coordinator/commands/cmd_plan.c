@@ -13,7 +13,8 @@
 #include <stdio.h>
 
 #define USAGE                                                                                      \
-    "plan [-m FILE | --shape SHAPE [--type TYPE]] [--stages N] [--splits LIST] [--ctx N] [--json]"
+    "plan [-m FILE | --shape SHAPE [--type TYPE]] [--stages N] [--splits LIST] [--ctx N]\n"        \
+    "       [--json]"
 #define ABOUT                                                                                      \
     "Prints where the model would be cut, and per stage its device, layers and bytes\n"            \
     "(weights, KV cache, scratch, the boundary slots it receives through, host memory of\n"        \

@@ -276,6 +276,7 @@ int cmd_run(int argc, char **argv)
     }
     status s = options_trace(&c, &e);
     if (s == ST_OK) s = run(&c, &o, &e);
-    trace_close(c.trace);
-    return s == ST_OK ? 0 : command_failed(&e);
+    bool whole = trace_close(c.trace);
+    if (s == ST_OK) return whole ? 0 : status_exit_code(ST_RESOURCES);
+    return command_failed(&e);
 }

@@ -142,8 +142,6 @@ static status take_words(common_options *c, const shared_texts *t, errmsg *e)
     return log_level_parse(t->log_level, &c->log_level);
 }
 
-static bool log_in_file;
-
 static status open_log(const common_options *c, errmsg *e)
 {
     int fd = STDERR_FILENO;
@@ -154,7 +152,6 @@ static status open_log(const common_options *c, errmsg *e)
                               strerror(errno));
         }
     }
-    log_in_file = c->log_file != NULL;
     log_open("memra-pp", c->log_level, fd);
     return ST_OK;
 }
@@ -274,7 +271,7 @@ int command_failed(const errmsg *e)
     bool gone = e->code == ST_CLOSED && e->text[0] == '\0';
     if (!gone && e->code != ST_INTERRUPTED) {
         log_error("%s", e->text);
-        if (log_in_file) dprintf(STDERR_FILENO, "memra-pp: error: %s\n", e->text);
+        if (log_fd_now() != STDERR_FILENO) dprintf(STDERR_FILENO, "memra-pp: error: %s\n", e->text);
     }
     if (interrupt_signal() != 0) return 128 + interrupt_signal();
     return gone ? 128 + SIGPIPE : status_exit_code(e->code);

@@ -148,8 +148,10 @@ static status moving(pipeline *p, uint32_t s, uint64_t elapsed_ns, errmsg *e)
     bool starved = atomic_load_explicit(&w->starved, memory_order_relaxed) != STARVED_NO;
     if (!has_work(p, s, w) || (starved && !starting)) t->still_progress_ns = still = 0;
 
-    if (t->hello && beat_still > hang_ns)
-        return standing(p, s, "has not answered", beat_still, hang_ns, "--hang-timeout", e);
+    /* What starts may stand still for as long as a start may: also its control thread. */
+    if (t->hello && beat_still > (starting ? limit_ns : hang_ns))
+        return standing(p, s, "has not answered", beat_still, starting ? limit_ns : hang_ns,
+                        starting ? "--start-timeout" : "--hang-timeout", e);
     if (still > limit_ns && starting)
         return standing(p, s, "did not start: no progress", still, limit_ns, "--start-timeout", e);
     if (still > limit_ns)

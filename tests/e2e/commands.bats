@@ -77,6 +77,8 @@ has_text() {
         grep -q 'MEMRA_PP_STAGES' "$TEST_DIR/out"
         grep -q -- '--kv-type TYPE *type of the KV cache.*Default: f16' "$TEST_DIR/out"
         grep -q '^Exit codes: 0 done' "$TEST_DIR/out"
+        tr '\n' ' ' <"$TEST_DIR/out" | tr -s ' ' | grep -qF 'every=1: whenever it fits, left out: once per run'
+        fails grep -nE '^.{101}' "$TEST_DIR/out"
     done
 }
 
@@ -348,6 +350,31 @@ has_text() {
     refused 4 '--log-file .* cannot be written' run --log-file "$TEST_DIR/none/log"
 }
 
+@test "a log file that cannot be written on: one line says so, the rest goes to stderr, exit code 4" {
+    run_pp run -p Once -n 2
+    local want=$output
+    run_pp run -p Once -n 2 --log-file /dev/full
+    [[ $status == 4 && $output == "$want" ]]
+    [[ $(grep -c 'warning: --log-file /dev/full cannot be written: No space left' "$TEST_DIR/err") == 1 ]]
+    grep -q 'stage 0: layers' "$TEST_DIR/err"
+    grep -q 'stop: limit' "$TEST_DIR/err"
+    run_pp run -m "$TEST_DIR/none" --log-file /dev/full
+    [[ $status == 3 && $(grep -c 'error: .*No such file' "$TEST_DIR/err") == 1 ]]
+    # A disk that is full later: every process says it, and a stage does not die of it.
+    head -c 100000 /dev/zero >"$TEST_DIR/log" # so that the limit on files is this one's alone
+    start_pp "$TEST_DIR/out" run -p Once -n 200 --temp 0 --stages 2 --log-level debug --log-file "$TEST_DIR/log" \
+        --fault 'stage=all,at=decode,kind=slow:5,every=1'
+    wait_for 10 has_text "$TEST_DIR/out"
+    local limit
+    limit=$(($(wc -c <"$TEST_DIR/log") + 10))
+    prlimit --pid "$PP_PID" --fsize="$limit"
+    kill -KILL "$(stages_of "$PP_PID" | head -1)"
+    end_of "$PP_PID"
+    [[ $END_CODE == 4 ]]
+    grep -q "memra-pp: warning: --log-file $TEST_DIR/log cannot be written: File too large" "$TEST_DIR/out.err"
+    grep -q 'took its place' "$TEST_DIR/out.err"
+}
+
 @test "a bar shows loading on a terminal, none in a pipe" {
     command -v script >/dev/null || skip "no script(1) for a terminal"
     # Slow enough in loading that a bar is due.
@@ -373,6 +400,18 @@ has_text() {
     status=0
     "$PP" run --help >/dev/full 2>/dev/null || status=$?
     [[ $status == 4 ]]
+    local line
+    for line in 'plan --json' devices status 'gate ppn -p 24 -n 1' 'bench --sessions 2 -p 8 -n 8 -r 1 -o csv' \
+        'tokenize -p x' 'logits --tokens 1 -o -'; do
+        status=0
+        # shellcheck disable=SC2086 # words
+        "$PP" $line --log-level error >/dev/full 2>"$TEST_DIR/err" || status=$?
+        [[ $status == 4 && $(wc -l <"$TEST_DIR/err") == 1 ]]
+        grep -qE 'standard output cannot be written: (No space|some of it is lost)' "$TEST_DIR/err"
+    done
+    "$PP" bench --sessions 2 -p 8 -n 8 -r 2 --log-level error -o csv 2>"$TEST_DIR/err" | head -c 8 >/dev/null
+    [[ ${PIPESTATUS[0]} == 141 && ! -s $TEST_DIR/err ]]
+    refused 4 '/dev/full cannot be written: No space' logits --tokens 1 -o /dev/full --log-level error
     status=0
     "$PP" run -p Once -n 5 >&- 2>"$TEST_DIR/err" || status=$?
     [[ $status == 4 ]]

@@ -88,6 +88,8 @@ KILLED='stage=1,at=decode,kind=kill'
     done
     story "$KILLED;stage=1,at=recovery,kind=hang" --start-timeout 0.5
     goes_on 1 'stage 1 .*no progress for 0\.[5-9].*as a replacement.*once more'
+    story "$KILLED;stage=1,at=recovery,kind=stop" --start-timeout 0.5 --hang-timeout 0.2
+    goes_on 1 'stage 1 .* for 0\.[5-9].*as a replacement.*--start-timeout.*stopped by SIGSTOP.*once more'
     assert_nothing_left
 }
 

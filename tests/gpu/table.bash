@@ -1,8 +1,8 @@
 # table.bash - checks of a script on a machine with GPUs, each under a limit, a line of a table for each.
 # Sourced; makes the folder $work and removes it at the end. Checks that judge bits run several at a
 # time (MEMRA_GPU_JOBS, 4: the device is time-sliced, and more only wait for each other); those that
-# judge bytes or times, or are many themselves, run alone. A check that skips is no success: there is a
-# GPU here. Each line is said on stderr as soon as it is known; the table has them in order.
+# judge bytes or times, or are many themselves, run alone. A check that skips, or chooses no test, is no
+# success: there is a GPU here. Each line is said on stderr as soon as it is known; the table has them in order.
 jobs_max=${MEMRA_GPU_JOBS:-4}
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -18,7 +18,7 @@ judge() { # PLACE NAME CODE LIMIT COMMAND..
     shift 4
     timeout "$limit" "$@" >"$out" 2>&1 || code=$?
     ((code == want)) || word=RED
-    ! grep -q '^1\.\.0' "$out" || word=SKIP # no device, or a choice of no test
+    ! grep -q '^1\.\.0' "$out" || word=SKIP
     [[ $word == ok ]] || { printf '%s\n' "--- $name ($code)" && tail -n 25 "$out"; }
     last=$(grep -E '^# (green|red): ' "$out" | tail -n 1)
     [[ -n $last ]] || last=$(grep -vE '^(1\.\.|ok |not ok |=+ *$|$)' "$out" | tail -n 1)
