@@ -75,6 +75,7 @@ visible_order() {
 
 faults() {
     local fn=(bash -c '"$0" "$@"') # timeout runs programs, not functions
+    export pp
     export -f refuses gpu_memory live nothing_stays visible_order
     check "no such device" 30 "${fn[@]}" refuses 4 'no such CUDA device; devices here: .*cuda:0' --devices 99
     check "a model's context that does not fit" 30 "${fn[@]}" refuses 4 'does not fit' --devices 0 \
