@@ -1,11 +1,11 @@
 # faults.bash - what goes wrong around GPUs: each one clear line before work begins, or nothing lost.
 # Sourced by run.sh; needs: pp, root, work, check, alone, has_second.
 
-# refuses CODE PATTERN ARGUMENT..: that exit code, and one error line like PATTERN.
+# refuses CODE PATTERN COMMAND..: that exit code, and one error line like PATTERN.
 refuses() {
     local want=$1 pattern=$2 code=0 out
     shift 2
-    out=$("$pp" run -p Once -n 1 "$@" 2>&1) || code=$?
+    out=$("$pp" "$@" 2>&1) || code=$?
     printf '%s\n' "$out"
     ((code == want)) && [[ $(grep -c 'error:' <<<"$out") == 1 ]] && grep "$pattern" <<<"$out"
 }
@@ -77,13 +77,15 @@ faults() {
     local fn=(bash -c '"$0" "$@"') # timeout runs programs, not functions
     export pp
     export -f refuses gpu_memory live nothing_stays visible_order
-    check "no such device" 30 "${fn[@]}" refuses 4 'no such CUDA device; devices here: .*cuda:0' --devices 99
-    check "a model's context that does not fit" 30 "${fn[@]}" refuses 4 'does not fit' --devices 0 \
-        --sessions 1024 --ctx 4096 --kv-bytes 400000000000
-    check "NCCL between stages of one GPU" 30 "${fn[@]}" refuses 4 'TRANSPORT=nccl cannot work here' \
-        --stages 2 --devices 0,0 --transport nccl
-    check "IPC to a CPU" 30 "${fn[@]}" refuses 4 'TRANSPORT=ipc cannot work here' --stages 2 \
-        --devices 0,cpu --transport ipc
+    local once=(run -p Once -n 1)
+    check "no such device" 30 "${fn[@]}" refuses 4 'no such CUDA device; devices here: .*cuda:0' \
+        "${once[@]}" --devices 99
+    check "a KV cache that does not fit" 30 "${fn[@]}" refuses 4 'would fit\|does not fit' bench --devices 0 \
+        --shape layers=2,embd=512,ff=512,heads=8,kv-heads=8,vocab=512 -p 1 -n 1 --ctx 1000000 --sessions 100
+    check "NCCL between stages of one GPU" 30 "${fn[@]}" refuses 2 'nccl needs two devices' \
+        "${once[@]}" --stages 2 --devices 0,0 --transport nccl
+    check "IPC to a CPU" 30 "${fn[@]}" refuses 2 'ipc needs a CUDA device at both ends' "${once[@]}" \
+        --stages 2 --devices 0,cpu --transport ipc
     alone "the coordinator killed at work" 60 "${fn[@]}" nothing_stays coordinator
     alone "everyone killed at work" 60 "${fn[@]}" nothing_stays all
     ! has_second || alone "CUDA_VISIBLE_DEVICES, both orders" 60 "${fn[@]}" visible_order

@@ -141,9 +141,9 @@ placements() {
         --allow-unsplit-batch 1
     check "weights on stage 0, two GPUs" 120 "$pp" gate ppn --stages 2 --splits 4 --devices 0,1 --shard 0
     check "unsplit decode refused" 30 "${fn[@]}" refuses 2 'weights of stage 1 on another device' \
-        --stages 2 --devices 0,1 --batch-pp 0
+        run -p Once -n 1 --stages 2 --devices 0,1 --batch-pp 0
     check "one stream refused" 30 "${fn[@]}" refuses 2 'stage 1 is on another than stage 0' \
-        --stages 2 --devices 0,1 --streams 0
+        run -p Once -n 1 --stages 2 --devices 0,1 --streams 0
 }
 
 for step in "${steps[@]}"; do
