@@ -236,6 +236,24 @@ static void windows_are_counted_apart(void **state)
     free(m);
 }
 
+/* One token more than the sampler's sums hold. */
+static void a_vocabulary_that_cannot_be_sampled_is_refused(void **state)
+{
+    const fixture *f = *state;
+    model_desc *m = malloc(sizeof *m);
+    assert_non_null(m);
+    *m = *f->m;
+    plan p;
+    errmsg e = {0};
+    doors d = doors_default();
+    m->n_vocab = (1u << 22) - 1;
+    assert_int_equal(plan_make(&p, m, &d, &(plan_request){.kv_type = DT_F16}, &e), ST_OK);
+    m->n_vocab = 1u << 22;
+    assert_int_equal(plan_make(&p, m, &d, &(plan_request){.kv_type = DT_F16}, &e), ST_BAD_MODEL);
+    assert_non_null(strstr(e.text, "vocabulary of 4194304 tokens: the sampler knows 4194303"));
+    free(m);
+}
+
 static void requests_out_of_range_are_refused(void **state)
 {
     const fixture *f = *state;
@@ -430,6 +448,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(pieces_do_not_overlap, begin, end),
         cmocka_unit_test_setup_teardown(kv_bytes_bound_the_blocks, begin, end),
         cmocka_unit_test_setup_teardown(windows_are_counted_apart, begin, end),
+        cmocka_unit_test_setup_teardown(a_vocabulary_that_cannot_be_sampled_is_refused, begin, end),
         cmocka_unit_test_setup_teardown(requests_out_of_range_are_refused, begin, end),
         cmocka_unit_test_setup_teardown(enormous_requests_do_not_overflow, begin, end),
         cmocka_unit_test_setup_teardown(devices_are_counted_whole, begin, end),
