@@ -46,7 +46,7 @@ static void take_angles(scratch_layout *out, uint64_t *end, const model_desc *m,
 }
 
 void scratch_layout_make(scratch_layout *out, const model_desc *m, uint32_t rows_max,
-                         uint32_t n_ctx, bool last_stage)
+                         uint32_t n_ctx, bool last_stage, bool on_cuda)
 {
     uint64_t r = rows_max, end = 0, f32 = sizeof(float), u32 = sizeof(uint32_t);
     uint64_t q_width = (uint64_t)m->n_heads * m->n_head, n_kinds = model_n_kinds(m);
@@ -70,7 +70,7 @@ void scratch_layout_make(scratch_layout *out, const model_desc *m, uint32_t rows
     if (last_stage) {
         out->logits = take(&end, (uint64_t)PLAN_LOGITS_ROWS * m->n_vocab, f32);
         out->kept_logits = take(&end, (uint64_t)PLAN_LOGITS_ROWS * m->n_vocab, f32);
-        out->sampler = take(&end, 1, sampler_scratch_bytes(m->n_vocab));
+        out->sampler = take(&end, on_cuda ? 0 : 1, sampler_scratch_bytes(m->n_vocab));
     }
     out->bytes = end;
 }
@@ -311,7 +311,7 @@ static void fill_bytes(plan *p, const model_desc *m)
                                .n_readback = p->n_readback,
                                .last_stage = s + 1 == n};
         memcpy(limits.n_blocks, p->n_blocks, sizeof limits.n_blocks);
-        scratch_layout_make(&scratch, m, p->rows_max, p->n_ctx, s + 1 == n);
+        scratch_layout_make(&scratch, m, p->rows_max, p->n_ctx, s + 1 == n, on_device(sp));
         host_layout_make(&host, m, &limits);
         sp->layer_begin = p->cuts.at[s];
         sp->layer_end = p->cuts.at[s + 1];

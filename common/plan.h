@@ -123,11 +123,11 @@ typedef struct {
     uint64_t live, finite; /* u8 [R], [R + H]: the rows', then those of logits */
     uint64_t logits;       /* [PLAN_LOGITS_ROWS, n_vocab]; from here on: last stage only */
     uint64_t kept_logits;  /* the same: of rows whose logits the host wants, while it reads them */
-    uint64_t sampler;      /* sampler_scratch_bytes */
+    uint64_t sampler;      /* sampler_scratch_bytes; 0 on a CUDA device, whose queue has it */
     uint64_t bytes;
 } scratch_layout;
 void scratch_layout_make(scratch_layout *out, const model_desc *m, uint32_t rows_max,
-                         uint32_t n_ctx, bool last_stage);
+                         uint32_t n_ctx, bool last_stage, bool on_cuda);
 
 /* What a stage serves, as far as it decides sizes. */
 typedef struct {

@@ -113,7 +113,7 @@ static status allocate(stage *s, errmsg *e)
                            .n_readback = c->n_readback,
                            .last_stage = s->last};
     memcpy(limits.n_blocks, c->n_blocks, sizeof limits.n_blocks);
-    scratch_layout_make(&s->at, s->m, c->rows_max, c->n_ctx, s->last);
+    scratch_layout_make(&s->at, s->m, c->rows_max, c->n_ctx, s->last, s->b->memory != NULL);
     host_layout_make(&s->host_at, s->m, &limits);
     void *host;
     TRY(s->b->host_alloc(s->device, &host, s->host_at.bytes, e));
@@ -135,9 +135,10 @@ static device_need need_of(const stage *s, const weights_options *load)
                      .layer_begin = c->layer_begin,
                      .layer_end = c->layer_end,
                      .n_ctx = c->n_ctx,
-                     .weights_bytes = stage_load_bytes(s, load)};
+                     .weights_bytes = stage_load_bytes(s, load),
+                     .load_bytes = PLAN_CUDA_LOADER_BYTES};
     scratch_layout scratch;
-    scratch_layout_make(&scratch, s->m, c->rows_max, c->n_ctx, s->last);
+    scratch_layout_make(&scratch, s->m, c->rows_max, c->n_ctx, s->last, s->b->memory != NULL);
     n.scratch_bytes = scratch.bytes;
     for (uint32_t k = 0; k < s->n_kinds; k++) {
         uint32_t layers = model_n_layers_of(s->m, (layer_kind)k, c->layer_begin, c->layer_end);

@@ -132,7 +132,7 @@ static void pieces_do_not_overlap(void **state)
     for (uint32_t i = 0; i < 16; i++) {
         uint64_t r = rows[i / 4], per_ctx = (ctx[i % 4] + 63) / 64;
         scratch_layout s;
-        scratch_layout_make(&s, f->m, rows[i / 4], ctx[i % 4], true);
+        scratch_layout_make(&s, f->m, rows[i / 4], ctx[i % 4], true, false);
         const uint64_t at[] = {s.hidden,   s.normed, s.q,            s.k,      s.v,      s.attn,
                                s.gate,     s.up,     s.frequency[0], s.cos[0], s.sin[0], s.tokens,
                                s.position, s.table,  s.tables,       s.live,   s.finite, s.logits,
@@ -142,7 +142,11 @@ static void pieces_do_not_overlap(void **state)
                                   r * 4,   r * 4,   r * 4 * per_ctx, r, r + 64, 16 * 320 * 4,
                                   16 * 320 * 4, sampler_scratch_bytes(320)};
         check_pieces(at, bytes, 20, s.bytes);
-        scratch_layout_make(&s, f->m, rows[i / 4], ctx[i % 4], false);
+        scratch_layout on_cuda = s;
+        scratch_layout_make(&on_cuda, f->m, rows[i / 4], ctx[i % 4], true, true);
+        assert_int_equal(on_cuda.sampler, s.sampler);
+        assert_int_equal(on_cuda.bytes, s.sampler); /* nothing behind it */
+        scratch_layout_make(&s, f->m, rows[i / 4], ctx[i % 4], false, false);
         assert_int_equal(s.bytes, s.logits);
         host_layout h;
         stage_limits l = {ctx[i % 4], 3, rows[i / 4], 5, {9, 0}, true};
