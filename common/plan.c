@@ -46,7 +46,7 @@ static void take_angles(scratch_layout *out, uint64_t *end, const model_desc *m,
 }
 
 void scratch_layout_make(scratch_layout *out, const model_desc *m, uint32_t rows_max,
-                         uint32_t n_ctx, bool last_stage, bool keeps)
+                         uint32_t n_ctx, stage_role role)
 {
     uint64_t r = rows_max, end = 0, f32 = sizeof(float), u32 = sizeof(uint32_t);
     uint64_t q_width = (uint64_t)m->n_heads * m->n_head, n_kinds = model_n_kinds(m);
@@ -66,12 +66,12 @@ void scratch_layout_make(scratch_layout *out, const model_desc *m, uint32_t rows
     out->tables = take(&end, n_kinds * r * plan_blocks_per_ctx(n_ctx), u32);
     out->live = take(&end, r, 1);
     out->finite = take(&end, r + PLAN_HEAD_ROWS, 1);
-    out->sent = take(&end, keeps ? r * m->n_embd : 0, f32);
+    out->sent = take(&end, role.keeps ? r * m->n_embd : 0, f32);
     out->logits = out->kept_logits = out->sampler = end;
-    if (last_stage) {
+    if (role.last_stage) {
         out->logits = take(&end, (uint64_t)PLAN_LOGITS_ROWS * m->n_vocab, f32);
         out->kept_logits = take(&end, (uint64_t)PLAN_LOGITS_ROWS * m->n_vocab, f32);
-        out->sampler = take(&end, 1, sampler_scratch_bytes(m->n_vocab));
+        out->sampler = take(&end, role.on_cuda ? 0 : 1, sampler_scratch_bytes(m->n_vocab));
     }
     out->bytes = end;
 }
@@ -314,7 +314,8 @@ static void fill_bytes(plan *p, const model_desc *m)
                                .last_stage = s + 1 == n,
                                .keeps = on_device(&p->stage[s]) && s + 1 < n && p->n_journal_blocks > 0};
         memcpy(limits.n_blocks, p->n_blocks, sizeof limits.n_blocks);
-        scratch_layout_make(&scratch, m, p->rows_max, p->n_ctx, limits.last_stage, limits.keeps);
+        const stage_role role = {limits.last_stage, limits.keeps, on_device(sp)};
+        scratch_layout_make(&scratch, m, p->rows_max, p->n_ctx, role);
         host_layout_make(&host, m, &limits);
         sp->layer_begin = p->cuts.at[s];
         sp->layer_end = p->cuts.at[s + 1];

@@ -146,7 +146,8 @@ typedef struct {
     dev_ptr tokens, live;    /* 0: none; u32 and u8 by row_i: what the next walk of the row begins
                                 with: the token drawn, 0 where none was; live becomes 0 where the row
                                 ends, drew a stop or nothing */
-    dev_ptr scratch;         /* sampler_scratch_bytes(n_vocab) */
+    dev_ptr scratch;         /* sampler_scratch_bytes(n_vocab); unused where the device has memory of its
+                                own: there a queue has it */
     uint32_t n_vocab;
 } sample_args;
 
