@@ -135,13 +135,13 @@ static void pieces_do_not_overlap(void **state)
         scratch_layout_make(&s, f->m, rows[i / 4], ctx[i % 4], (stage_role){.last_stage = true, .keeps = true});
         const uint64_t at[] = {s.hidden,   s.normed, s.q,            s.k,      s.v,      s.attn,
                                s.gate,     s.up,     s.frequency[0], s.cos[0], s.sin[0], s.tokens,
-                               s.position, s.table,  s.tables,       s.live,   s.finite, s.logits,
-                               s.kept_logits, s.sampler};
+                               s.position, s.table,  s.tables,       s.live,   s.finite, s.sent,
+                               s.logits, s.kept_logits, s.sampler};
         const uint64_t bytes[] = {r * 256, r * 256, r * 256, r * 128, r * 128, r * 256,
                                   r * 384, r * 384, 64,      r * 32,  r * 32,  r * 4,
-                                  r * 4,   r * 4,   r * 4 * per_ctx, r, r + 64, 16 * 320 * 4,
+                                  r * 4,   r * 4,   r * 4 * per_ctx, r, r + 64, r * 256, 16 * 320 * 4,
                                   16 * 320 * 4, sampler_scratch_bytes(320)};
-        check_pieces(at, bytes, 20, s.bytes);
+        check_pieces(at, bytes, 21, s.bytes);
         scratch_layout on_cuda = s;
         scratch_layout_make(&on_cuda, f->m, rows[i / 4], ctx[i % 4], (stage_role){true, true, true});
         assert_int_equal(on_cuda.sampler, s.sampler);
@@ -149,12 +149,12 @@ static void pieces_do_not_overlap(void **state)
         scratch_layout_make(&s, f->m, rows[i / 4], ctx[i % 4], (stage_role){0});
         assert_int_equal(s.bytes, s.logits);
         host_layout h;
-        stage_limits l = {ctx[i % 4], 3, rows[i / 4], 5, {9, 0}, true, false};
+        stage_limits l = {ctx[i % 4], 3, rows[i / 4], 5, {9, 0}, true, true};
         host_layout_make(&h, f->m, &l);
         const uint64_t h_at[] = {h.rows,     h.tokens,           h.position,       h.table,
-                                 h.tables,   h.live,             h.finite,         h.readback_seen,
-                                 h.branches, h.branch_tables[0], h.block_users[0], h.history,
-                                 h.logits,   h.sample_rows,      h.sample_results};
+                                 h.tables,   h.live,             h.finite,         h.sent,
+                                 h.readback_seen, h.branches, h.branch_tables[0], h.block_users[0],
+                                 h.history,  h.logits, h.sample_rows, h.sample_results};
         const uint64_t h_bytes[] = {2 * r * sizeof(wire_row),
                                     r * 4,
                                     r * 4,
@@ -162,6 +162,7 @@ static void pieces_do_not_overlap(void **state)
                                     r * 4 * per_ctx,
                                     r,
                                     r + 64,
+                                    r * 256,
                                     20,
                                     120,
                                     12 * per_ctx,
@@ -170,7 +171,7 @@ static void pieces_do_not_overlap(void **state)
                                     16 * 320 * 4,
                                     64 * 1152,
                                     64 * 16};
-        check_pieces(h_at, h_bytes, 15, h.bytes);
+        check_pieces(h_at, h_bytes, 16, h.bytes);
     }
 }
 
@@ -444,9 +445,30 @@ static void journals_are_planned(void **state)
     assert_int_equal(p.n_journal_blocks, 16);
 }
 
+/* What goes to a journal from a GPU has room there and in host memory; the last stage sends nothing. */
+static void rows_on_their_way_are_planned(void **state)
+{
+    const fixture *f = *state;
+    errmsg e = {0};
+    plan with, without;
+    doors d = doors_default();
+    plan_request r = {.kv_type = DT_F16, .n_chunk = 100};
+    d.n_stages = d.n_devices = 3;
+    d.device[1] = d.device[2] = (device_door){.kind = DEVICE_CUDA};
+    assert_int_equal(plan_make(&without, f->m, &d, &r, &e), ST_OK);
+    r.journal_bytes = PLAN_JOURNAL_ALL;
+    assert_int_equal(plan_make(&with, f->m, &d, &r, &e), ST_OK);
+    for (uint32_t s = 0; s < 3; s++) {
+        uint64_t more = s == 1 ? 100 * 64 * sizeof(float) : 0;
+        assert_int_equal(with.stage[s].scratch_bytes, without.stage[s].scratch_bytes + more);
+        assert_int_equal(with.stage[s].host_bytes, without.stage[s].host_bytes + more);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(rows_on_their_way_are_planned, begin, end),
         cmocka_unit_test_setup_teardown(defaults_are_as_stated, begin, end),
         cmocka_unit_test_setup_teardown(stages_add_up, begin, end),
         cmocka_unit_test_setup_teardown(pieces_do_not_overlap, begin, end),
