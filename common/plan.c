@@ -196,9 +196,10 @@ static status too_few(const plan *p, const session_need *one, uint64_t kv_bytes,
                  (unsigned long long)(n * KV_BLOCK));
     }
     return errmsg_set(e, ST_USAGE,
-                      "%llu bytes of KV are too few for one session of context %u, which needs "
+                      "%llu byte%s of KV: too few for one session of context %u, which needs "
                       "%llu: %s (--kv-bytes, --ctx)",
-                      (unsigned long long)kv_bytes, p->n_ctx, (unsigned long long)one->bytes, fits);
+                      (unsigned long long)kv_bytes, plural(kv_bytes), p->n_ctx,
+                      (unsigned long long)one->bytes, fits);
 }
 
 /* How many blocks the run gets: what all sessions fill, or what kv_bytes pays for: the window class

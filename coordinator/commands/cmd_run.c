@@ -66,9 +66,9 @@ static status encode(const preview *v, const prompt *text, bool special, uint32_
     }
     if (*n > v->plan->n_ctx) {
         return errmsg_set(e, ST_CONTEXT_FULL,
-                          "the prompt has %" PRIu64 " tokens and the context %u "
-                          "positions; shorten it or raise --ctx",
-                          *n, v->plan->n_ctx);
+                          "the prompt has %" PRIu64 " tokens and the context %u position%s; shorten "
+                          "it or raise --ctx",
+                          *n, v->plan->n_ctx, plural(v->plan->n_ctx));
     }
     return ST_OK;
 }

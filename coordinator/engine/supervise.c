@@ -65,6 +65,7 @@ static status lost(pipeline *p, uint32_t s, errmsg *e)
     errmsg changed = {0};
     /* A file cut short under a mapping is a SIGBUS there. */
     const char *hint = "";
+    if (!t->hello && WIFEXITED(w)) hint = "; it had said nothing: is it a stage program? (--stage-program)";
     if (gguf_unchanged(p->file, &changed) != ST_OK) hint = "; its model file changed on disk";
     return errmsg_set(e, ST_STAGE_LOST, "stage %u (pid %d, layers %u-%u) was lost %s: %s%s", s,
                       t->pid, p->plan.stage[s].layer_begin,

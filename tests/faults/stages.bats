@@ -38,6 +38,14 @@ story() {
     done
 }
 
+@test "a program that is no stage program is said to be none" {
+    story -n 1 --stage-program /bin/true
+    expect_error 5 'stage . .* while loading: ended with exit code 0; it had said nothing: is it a stage program\? \(--stage-program\)'
+    story -n 1 --stage-program /tmp
+    expect_error 4 'cannot (start|run) .*/tmp.*--stage-program'
+    assert_nothing_left
+}
+
 @test "a stopped stage is noticed by its silence, in load, prime and decode" {
     for at in prime decode; do
         story -n 40 --hang-timeout 0.5 --fault "stage=1,at=$at,kind=stop"
