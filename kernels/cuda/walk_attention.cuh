@@ -158,7 +158,7 @@ static __device__ void run_item(const walk_args &a, const walk_pools *pools, con
     }
     meet_block();
     words.add_own(st, it, n);
-    core_cell<WARPS, WORDS_STEPS>(
+    core_cell<WARPS, WORDS_STEPS, false>(
         st.st, n, it.cell, at0, min(it.position + 1, at0 + CELL_KEYS),
         [&](uint32_t j, uint32_t step, uint32_t c) { return words.key[j][step][c]; },
         [&](uint32_t step, uint32_t, uint32_t c) { return words.value[step][c]; }, meet_block,
