@@ -241,7 +241,8 @@ typedef struct {
      * row, p = position[r]; window 0: all. Query head h reads KV head h / (n_heads / n_kv_heads).
      * Cells of ATTN_CELL keys on the absolute grid: scores s_j = scale * dot(q, k_j); m = max s_j;
      * e_j = exp(s_j - m); l = sum e_j; o = sum e_j v_j, keys ascending; cells merge in ascending
-     * order: M = max(m1, m2), o = o1 exp(m1 - M) + o2 exp(m2 - M), l likewise; out = o / l. */
+     * order: M = max(m1, m2), o = o1 exp(m1 - M) + o2 exp(m2 - M), l likewise; out = o / l. What stands
+     * outside of those positions does not touch the row, NaN and infinity neither. */
     status (*attention)(backend_queue *q, dev_ptr out, dev_ptr x, const kv_args *kv,
                         const row_args *rows, uint32_t n_heads, float scale, uint32_t window,
                         uint32_t n_rows);

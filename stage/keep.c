@@ -140,8 +140,9 @@ static status drain_there(keeper *k, backend_queue *q, dev_ptr room)
 /* Behind what is on the queue, which goes on behind the first copy. */
 static status send_off(keeper *k, backend_queue *q, dev_ptr hidden, dev_ptr room, float *host, uint64_t bytes)
 {
-    k->there = all_pinned(k) && bytes > k->few_bytes;
-    if (bytes <= k->few_bytes) {
+    k->few = bytes <= k->few_bytes;
+    k->there = all_pinned(k) && !k->few;
+    if (k->few) {
         TRY(k->b->download(q, host, hidden, bytes));
         return k->b->event_record(q, &k->left);
     }
@@ -169,6 +170,11 @@ status keep_rows(keeper *k, uint64_t seq, const wire_row *rows, uint32_t n_rows,
 bool keep_flies(const keeper *k)
 {
     return k->n_runs > 0;
+}
+
+bool keep_is_soon(const keeper *k)
+{
+    return keep_flies(k) && (k->few || (k->there && k->b->event_done(stage_queue(k->s), k->left)));
 }
 
 status keep_land(keeper *k, errmsg *e)

@@ -33,7 +33,7 @@ typedef struct {
     uint64_t few_bytes;     /* KEEP_FEW_BYTES */
     keep_run *run;          /* [rows_max]: of the rows on their way */
     uint32_t n_runs;        /* 0: none are */
-    bool there;             /* they go straight to their places */
+    bool few, there;        /* they leave at once; they go straight to their places */
     uint64_t seq;           /* of their step */
     backend_event left;     /* they are in host memory */
 } keeper;
@@ -53,9 +53,10 @@ MUST_USE status keep_begin(keeper *k, const wire_row *rows, uint32_t n_rows, err
  * where ops run in their call. Errors are the device's. */
 MUST_USE status keep_rows(keeper *k, uint64_t seq, const wire_row *rows, uint32_t n_rows, errmsg *e);
 
-/* Whether rows are on their way, and their arrival: waits for the device to have let them go, which
- * was to be soon when they were sent. Errors are the device's. */
+/* Whether rows are on their way; whether such that keep_land is a matter of microseconds; and their
+ * arrival: waits for the device to have let them go. Errors are the device's. */
 bool keep_flies(const keeper *k);
+bool keep_is_soon(const keeper *k);
 MUST_USE status keep_land(keeper *k, errmsg *e);
 
 /* The same as keep_rows for rows that a replacement has replayed as they were after step seq, where

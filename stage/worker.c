@@ -305,7 +305,10 @@ static status run_piece(worker *w, piece *x, errmsg *e)
     if (!fed) TRY(seam_rows(&w->seam, x->rows, x->n_rows, step->n_samplers, e));
     uint64_t busy_ns = now_ns() - begin;
     if (linked) TRY(worker_land(w, e)); /* before waiting for others */
-    if (linked && (fed || !is_first(w))) TRY(receive(w, x, e));
+    if (linked && (fed || !is_first(w))) {
+        if (keep_is_soon(&w->sent)) TRY(worker_keep(w, e));
+        TRY(receive(w, x, e));
+    }
     wire_result r = {.round = x->round, .group = x->g};
     TRY(pass(w, x, &r, busy_ns, e));
     if (w->landing.seq != 0) return ST_OK;

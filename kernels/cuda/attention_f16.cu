@@ -65,8 +65,8 @@ static __device__ void take_cell(const attention_args &a, f16_block &b, float *o
         to[0] = o0;
         to[1] = o1;
     };
-    core_cell<8, CORE_HEAD_MAX / 16>(st, n, cell, begin, end, key, value, [] { __syncthreads(); },
-                                     put);
+    core_cell<8, CORE_HEAD_MAX / 16, true>(st, n, cell, begin, end, key, value,
+                                            [] { __syncthreads(); }, put);
     __syncthreads();
     if (threadIdx.x >= CORE_QUERIES || !sees(st, threadIdx.x, cell)) return;
     uint32_t q = threadIdx.x;
@@ -119,7 +119,7 @@ static __device__ void serve_f16(const attention_args &a, f16_block &b, float *o
     put_quotients(a, b.row, b.head, o, b.l, n_queries);
 }
 
-static __global__ void __launch_bounds__(256) attention_f16(const attention_args a)
+static __global__ void __launch_bounds__(256, 1) attention_f16(const attention_args a)
 {
     __shared__ f16_block b;
     extern __shared__ __align__(16) float o[];

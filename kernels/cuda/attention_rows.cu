@@ -40,7 +40,7 @@ static __device__ void serve_cell(const attention_args &a, const cuda_turn &turn
         b.st.last[t] = t < n_heads ? last : 0;
     }
     __syncthreads();
-    core_cell<WARPS, WORDS_STEPS>(
+    core_cell<WARPS, WORDS_STEPS, false>(
         b.st, n, cell, begin, end,
         [&](uint32_t j, uint32_t step, uint32_t c) { return words.key[j][step][c]; },
         [&](uint32_t step, uint32_t r, uint32_t c) { return words.value[r][step][c]; },

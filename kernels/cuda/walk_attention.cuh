@@ -179,7 +179,7 @@ static __device__ void run_item(const A &a, const layer_place &l, const item_of 
     words.add_key(st.new_key, it, n);
     bool valued = !words.VALUES_LATE;
     if (valued) words.add_value(st.new_value, it, n);
-    core_cell<WARPS, HEAD / 16>(
+    core_cell<WARPS, HEAD / 16, false>(
         st.st, n, it.cell, max(it.first, at0), min(it.position + 1, at0 + CELL_KEYS),
         [&](uint32_t j, uint32_t step, uint32_t c) { return words.key[j][step][c]; },
         [&](uint32_t step, uint32_t r, uint32_t c) { return words.value[r][step][c]; },

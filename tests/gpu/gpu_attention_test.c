@@ -225,6 +225,68 @@ static void prompts_are_their_rows(void **state)
         prompt_is_its_rows(cases[i]);
 }
 
+/* K and V that are not finite, written by one row of a prompt, reach the rows that see them and no others:
+ * those before have the bits that they have without it, those after what each has alone. */
+static void what_is_not_seen_is_nobodys(attention_case c)
+{
+    enum { R = 300, AT = LENGTH - R + 171 };
+    pools p;
+    seeded s = {79};
+    uint64_t width = (uint64_t)c.n_heads * c.n_head, kv_width = (uint64_t)c.n_kv_heads * c.n_head;
+    float *x = seeded_floats(&s, R * width, 3), *before = calloc(R * width, 4), *all = calloc(R * width, 4);
+    float *one = calloc(width, 4), *k = seeded_floats(&s, kv_width, 2), *v = seeded_floats(&s, kv_width, 2);
+    static uint32_t position[R], which[R];
+    static uint8_t live[R];
+    uint32_t n_spoilt = 0;
+    for (uint32_t i = 0; i < R; i++) {
+        position[i] = LENGTH - R + i;
+        live[i] = 1;
+    }
+    pools_open(&p, &gpu, c, 6);
+    ask(&p, before, x, position, which, live, R, true, 1);
+    v[1] = NAN; /* of the first head, an odd and an even place; K is finite, so that others are seen */
+    v[c.n_head - c.n_head / 4] = -INFINITY;
+    const uint32_t at = AT, table = 0;
+    const uint8_t lives = 1;
+    row_args row = rows_on(&gpu, &at, &table, &lives, 1, 0);
+    dev_ptr ks = side_put(&gpu, k, 4 * kv_width), vs = side_put(&gpu, v, 4 * kv_width);
+    assert_int_equal(gpu.b->kv_write(gpu.q, &p.kv, ks, vs, &row, 1), ST_OK);
+    ask(&p, all, x, position, which, live, R, true, 1);
+    for (uint32_t r = 0; r < R; r++) {
+        const float *got = all + r * width;
+        char what[96];
+        snprintf(what, sizeof what, "%s, %u/%u heads of %u, window %u, row %u", dtype_get(c.type)->name,
+                 c.n_heads, c.n_kv_heads, c.n_head, c.window, r);
+        bool sees = position[r] >= AT && (c.window == 0 || position[r] < AT + c.window);
+        if (position[r] < AT) assert_true(same_bits(what, got, before + r * width, width));
+        if (r % 5 != 0 && position[r] != AT) continue;
+        ask(&p, one, x + r * width, &position[r], &which[r], &live[r], 1, r % 2, 1);
+        for (uint64_t i = 0; i < width; i++) {
+            if (isfinite(one[i]) && same_bits(what, &got[i], &one[i], 1)) continue;
+            if (isfinite(one[i]) || isfinite(got[i]) || !sees) fail_msg("%s, value %d: %g, alone %g", what, (int)i, got[i], one[i]);
+            n_spoilt++;
+        }
+    }
+    assert_true(n_spoilt >= 2);
+    rows_free(&gpu, &row, 1);
+    side_free(&gpu, ks, 4 * kv_width);
+    side_free(&gpu, vs, 4 * kv_width);
+    pools_close(&p);
+    float *mine[] = {x, before, all, one, k, v};
+    for (int i = 0; i < 6; i++)
+        free(mine[i]);
+}
+
+static void values_that_are_not_finite_stay_where_they_are_seen(void **state)
+{
+    (void)state;
+    static const attention_case cases[] = {
+        {DT_F16, 32, 8, 128, 0}, {DT_F16, 8, 2, 64, 0},  {DT_F16, 4, 4, 128, 100}, {DT_F16, 3, 1, 64, 400},
+        {DT_F16, 4, 1, 256, 0},  {DT_F16, 6, 2, 80, 90}, {DT_BF16, 4, 2, 128, 0},  {DT_F32, 4, 2, 64, 130}};
+    for (uint32_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        what_is_not_seen_is_nobodys(cases[i]);
+}
+
 /* Rows of two sequences on empty pools, by the fused op or by its parts: results, then K and V. */
 static void turn(attention_case c, uint32_t n_rot, bool neox, uint32_t n_rows, bool fused, char *to)
 {
@@ -366,6 +428,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(each_kernel_once),
         cmocka_unit_test(attention_is_near_and_alone),
         cmocka_unit_test(prompts_are_their_rows),
+        cmocka_unit_test(values_that_are_not_finite_stay_where_they_are_seen),
         cmocka_unit_test(turned_attention_is_its_parts),
         cmocka_unit_test(pools_hold_what_the_cpus_hold),
     };

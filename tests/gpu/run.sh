@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # run.sh - what a machine with a GPU can be tested with, in under eight minutes: ops, products, attention
 # and the one-launch walk against the cpu; every gate with 1 to 4 stages on one GPU and with 2 on two;
-# unsplit walks and placements; faults around GPUs; every transport and signal; a soak; logits against
-# the cpu and against the Hugging Face library; memory against the plan; kernels under
+# unsplit walks and placements; NaN; faults around GPUs; every transport and signal; a soak; logits
+# against the cpu and against the Hugging Face library; memory against the plan; kernels under
 # compute-sanitizer; speeds. A short table comes last.
 #
 #   tests/gpu/run.sh [BUILD] [STEP..]     BUILD: a build folder (build/release); steps: see below
@@ -15,7 +15,8 @@ root=$(dirname -- "$(dirname -- "$(dirname -- "$(readlink -f -- "${BASH_SOURCE[0
 build=${1:-$root/build/release}
 shift || true
 steps=("$@")
-((${#steps[@]} > 0)) || steps=(bench memory truth sanitizer tests soak transports gates placements faults logits)
+((${#steps[@]} > 0)) ||
+    steps=(bench memory truth sanitizer tests soak transports gates placements poison faults logits)
 pp=$build/bin/memra-pp
 export MEMRA_BUILD=$build # also where it was moved after it was built
 shared=${MEMRA_SHARED:-$root/../shared}
@@ -116,6 +117,28 @@ survives() {
     [[ $got == "$want" ]] && grep 'took its place' "$err"
 }
 
+# poisoned STAGE AT: exit code 7, a line that names the stage, and the story as far as it went.
+poisoned() {
+    local stage=$1 at=$2 story=(run -p "Once upon a time" --temp 0 -n 60 --stages 3) want got code=0 err
+    err=$(mktemp "$work/err.XXXXXX")
+    want=$("$pp" "${story[@]}" --devices 0,0,0) || return 1
+    got=$("$pp" "${story[@]}" --devices 0,0,0 --fault "stage=$stage,at=$at,kind=nan" 2>"$err") || code=$?
+    [[ $code == 7 && $want == "$got"* && $got != "$want" ]] || { cat "$err" && return 1; }
+    grep "NaN or infinity in the hidden state at position .*, found by stage $stage " "$err"
+}
+
+# NaN ends the session that it is in, others' tokens are those that they draw alone, and so are those of
+# sessions that follow in its blocks.
+poison() {
+    local fn=(bash -c '"$0" "$@"') stage at
+    export -f poisoned
+    export pp work
+    check "poison, 1 to 3 stages on one GPU" 200 env MEMRA_POISON_DEVICE=cuda "$build/bin/tests/poison_test"
+    for stage in 0 1 2; do
+        for at in prime decode; do check "NaN in stage $stage, $at" 60 "${fn[@]}" poisoned "$stage" "$at"; done
+    done
+}
+
 # Weights, K and V through CUDA IPC: on one GPU, and on two, where only prompts walk unsplit unasked.
 placements() {
     local fn=(bash -c '"$0" "$@"') name stage # timeout runs programs, not functions
@@ -156,6 +179,7 @@ for step in "${steps[@]}"; do
     gates) gates ;;
     placements) placements ;;
     faults) faults ;;
+    poison) poison ;;
     transports) transports ;;
     soak) check "soak, 2 and 4 on one GPU" 240 "$build/bin/tests/gpu_soak_test" ;;
     truth)

@@ -87,6 +87,14 @@ static status late_wait(backend_queue *q, backend_event ev)
     return ST_OK;
 }
 
+static bool late_done(backend_queue *q, backend_event ev)
+{
+    (void)q;
+    for (uint32_t i = 0; i < n_under_way; i++)
+        if (under_way[i].behind == ev.value) return false;
+    return true;
+}
+
 static int open_on(const backend *device)
 {
     errmsg e = {0};
@@ -125,6 +133,7 @@ static int set_up_late(void **state)
     late.drain = late_drain;
     late.event_record = late_record;
     late.event_wait = late_wait;
+    late.event_done = late_done;
     return open_on(&late);
 }
 
@@ -282,8 +291,10 @@ static void rows_land_later(uint64_t few_bytes)
     errmsg e = {0};
     float sent[6 * 64], other[6 * 64];
     k.few_bytes = few_bytes;
+    assert_false(keep_flies(&k) || keep_is_soon(&k));
     sent_rows(9, 61, 6, sent);
     assert_true(keep_flies(&k));
+    assert_int_equal(keep_is_soon(&k), few_bytes > 0);
     assert_int_equal(commit_of(2, 61), 0);
     assert_int_equal(commit_of(0, 2), 0);
     /* The next rows are where these were: they are kept as they were sent. */
@@ -359,6 +370,9 @@ static void many_rows_go_straight_there(void **state)
     (void)stage_sent(c.stage[0], &host);
     memset(host, 0x11, 6 * 64 * sizeof *host);
     sent_rows(20, 61, 6, sent);
+    assert_false(keep_is_soon(&k));
+    assert_int_equal(late.event_wait(NULL, k.left), ST_OK);
+    assert_true(keep_is_soon(&k));
     assert_int_equal(keep_land(&k, &e), ST_OK);
     assert_int_equal(commit_of(0, 2), 20);
     assert_memory_equal(journal_row(&j, 0, 0), sent + 3 * 64, 3 * 64 * sizeof(float));
