@@ -119,6 +119,7 @@ static status put_round(worker *w, piece *x, pass *p, errmsg *e)
 {
     TRY(rows_on(w, x, p->takes, e));
     TRY(worker_land(w, e)); /* before waiting for others */
+    if (keep_is_soon(&w->sent)) TRY(worker_keep(w, e));
     if (p->takes) {
         const peer_rows words = stage_row_words(w->body);
         TRY(edges_take(&w->edges, &p->in, &words, e));
@@ -129,7 +130,7 @@ static status put_round(worker *w, piece *x, pass *p, errmsg *e)
     }
     TRY(compute(w, x, e));
     if (in_call(w)) count(w, x, p);
-    if (!is_last(w)) keep_begin(&w->sent, w->body, x->rows, x->n_rows);
+    if (!is_last(w)) TRY(keep_begin(&w->sent, x->rows, x->n_rows, e));
     if (sends(w, x)) TRY(put_on(w, x, e));
     if (p->takes && !in_call(w)) TRY(stage_bring_came(w->body, e)); /* behind what others wait for */
     return stage_leave(w->body, &p->end, e);
