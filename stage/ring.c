@@ -114,20 +114,25 @@ static status compute(worker *w, piece *x, errmsg *e)
     return s;
 }
 
+/* The take onto the queue; or the rows. */
+static status take_on(worker *w, piece *x, const pass *p, errmsg *e)
+{
+    const peer_rows words = stage_row_words(w->body);
+    span waiting = span_begin(TRACE_STARVED);
+    status s = edges_take(&w->edges, &p->in, &words, e);
+    span_end(s == ST_OK && in_call(w) ? w->trace : NULL, &waiting, worker_shown_in(w, x, &p->in));
+    if (s != ST_OK || !in_call(w)) return s;
+    TRY(stage_bring_came(w->body, e));
+    return learn(w, x, p, e);
+}
+
 /* All of the round onto the queue. */
 static status put_round(worker *w, piece *x, pass *p, errmsg *e)
 {
     TRY(rows_on(w, x, p->takes, e));
     TRY(worker_land(w, e)); /* before waiting for others */
     if (keep_is_soon(&w->sent)) TRY(worker_keep(w, e));
-    if (p->takes) {
-        const peer_rows words = stage_row_words(w->body);
-        TRY(edges_take(&w->edges, &p->in, &words, e));
-    }
-    if (p->takes && in_call(w)) { /* they have come */
-        TRY(stage_bring_came(w->body, e));
-        TRY(learn(w, x, p, e));
-    }
+    if (p->takes) TRY(take_on(w, x, p, e));
     TRY(compute(w, x, e));
     if (in_call(w)) count(w, x, p);
     if (!is_last(w)) TRY(keep_begin(&w->sent, x->rows, x->n_rows, e));
@@ -140,11 +145,11 @@ static status put_round(worker *w, piece *x, pass *p, errmsg *e)
 static status await_end(worker *w, const piece *x, pass *p, errmsg *e)
 {
     const backend *b = backend_of(w);
+    if (in_call(w)) return ST_OK;
     span waiting = span_begin(TRACE_STARVED);
     status s = p->takes ? edges_coming(&w->edges, p->in.slot, p->end, e) : ST_OK;
     span_end(s == ST_OK && p->takes ? w->trace : NULL, &waiting, worker_shown_in(w, x, &p->in));
     TRY(s);
-    if (in_call(w)) return ST_OK;
     worker_enter_layers(w);
     span passing = span_begin(TRACE_DECODE);
     s = b->event_wait(stage_queue(w->body), p->end);
@@ -159,7 +164,10 @@ static status end_round(worker *w, piece *x, errmsg *e)
 {
     wire_result r = {.round = x->round, .group = x->g};
     if (is_last(w)) {
-        TRY(stage_head_end(w->body, &r.n_rows, e));
+        span drawing = span_begin(TRACE_HEAD);
+        status s = stage_head_end(w->body, &r.n_rows, e);
+        span_end(s == ST_OK ? w->trace : NULL, &drawing, worker_shown(w, x, r.n_rows));
+        TRY(s);
         return worker_end_piece(w, x, &r, e);
     }
     stage_mark(w->body, x->poison);

@@ -89,12 +89,14 @@ json() {
     gate batch --json -m "$DEMO"
     expect 0
     [[ $(json verdict) == green ]]
-    # the reference, two arms of one stage, and four arms each of 2, 3 and 8 stages
-    [[ $(json arms) == 15 ]]
+    # the reference, two arms of one stage, and five arms each of 2, 3 and 8 stages
+    [[ $(json arms) == 18 ]]
     ! grep -E '"(batches|prompt_batches|rounds)":0,' <<<"$(grep '"arm":"together' <<<"$OUT")"
     [[ $(grep -c '"arm":"sharing prefixes"' <<<"$OUT") == 4 ]]
     ! grep -E '"(batches|rounds|shared_rows)":0[,}]' <<<"$(grep '"arm":"sharing' <<<"$OUT")"
     grep -q '"arm":"together, one slot","stages":8' <<<"$OUT"
+    ! grep '"rounds_ahead":0,' <<<"$(grep -E '"arm":"(together|sharing prefixes)","stages":[^1]' <<<"$OUT")"
+    [[ $(grep -c '"rounds_ahead":0,' <<<"$(grep '"arm":"together, by hosts"' <<<"$OUT")") == 3 ]]
     assert_nothing_left
 }
 
@@ -189,9 +191,9 @@ p50_at_most() {
 
 @test "the canaries of every gate are noticed" {
     gate all -m "$DEMO" --canary
-    expect 1 "^red: .*all 39 canaries were noticed"
+    expect 1 "^red: .*all 41 canaries were noticed"
     no_line "^GREEN"
-    [[ $(grep -c "^red   " <<<"$OUT") == 39 ]]
+    [[ $(grep -c "^red   " <<<"$OUT") == 41 ]]
     assert_nothing_left
 }
 
