@@ -6,6 +6,8 @@
  *   serial     overlap off, one step in flight: slot 0 alone, no stage meets another
  *   pipelined  both on: both slots, and stages must meet inside their layers, in prompt and burst
  *   flipped    both doors change between steps, while deferred steps are in flight
+ *   rounds     tokens that a session generates by itself, greedy and sampled, where devices tell each
+ *              other what a round draws: no host stands between two rounds
  *   one stream all stages in one process, their boundaries copies on its one queue: nobody can meet
  *
  * The reference walks the serial way with the door shut, and once more the pipelined way. */
@@ -37,6 +39,7 @@ typedef struct {
     uint32_t *tokens; /* prompt, then the burst */
     uint32_t n_rows, n_burst, chunk;
     gate_record reference, got;
+    uint32_t *drawn_reference, *drawn; /* [2, n_burst]: by sessions that generate, greedy and sampled */
 } work;
 
 /* What one walk counted, beside the record. */
@@ -143,6 +146,83 @@ done:
     return st;
 }
 
+/* --- tokens by rounds ---------------------------------------------------------------------- */
+
+/* n_burst tokens after the prompt. */
+static status generate(work *w, pipeline *p, const sampler_params *sampler, uint32_t *drawn, errmsg *e)
+{
+    session *s = NULL;
+    generation *g;
+    errmsg ignored = {0};
+    status st = ST_OK;
+    TRY(session_open(p, sampler, &s, e));
+    TRY_DONE(st, session_prime(s, w->tokens, w->g->n_prompt, NULL, drawn, e));
+    TRY_DONE(st, session_generate(s, drawn[0], &(generate_limits){.n_max = w->n_burst - 1}, &g, e));
+    for (uint32_t k = 1; k < w->n_burst && st == ST_OK; k++) st = generation_next(g, &drawn[k], e);
+    status closed = generation_close(g, st == ST_OK ? e : &ignored);
+    if (st == ST_OK) st = closed;
+done:
+    session_drop(s);
+    return st;
+}
+
+/* How tokens are generated. All zero: as the arm is meant to. */
+typedef struct {
+    bool by_hosts;     /* what a round draws goes through the hosts */
+    bool another_seed;
+} drawing;
+
+static status generate_both(work *w, pipeline *p, const drawing *how, uint32_t *drawn, errmsg *e)
+{
+    sampler_params sampler = sampler_default();
+    step_doors d = gate_doors(w->g, w->chunk, true, true);
+    d.ahead = !how->by_hosts;
+    TRY(pipeline_set_step_doors(p, &d, e));
+    TRY(generate(w, p, &sampler, drawn, e));
+    sampler.temperature = TEMPERATURE;
+    sampler.seed = w->g->seed + how->another_seed;
+    return generate(w, p, &sampler, drawn + w->n_burst, e);
+}
+
+static void compare_drawn(gate_arm *a, const work *w)
+{
+    for (uint32_t i = 0; i < 2 * w->n_burst; i++) {
+        a->n_tokens++;
+        if (w->drawn[i] == w->drawn_reference[i]) continue;
+        gate_arm_red(a, "%s token %u is %u, through one stage it is %u", i < w->n_burst ? "greedy" : "sampled",
+                     i % w->n_burst, w->drawn[i], w->drawn_reference[i]);
+        return; /* what follows it differs too */
+    }
+}
+
+static status rounds_walk(work *w, pipeline *p, gate_arm *a, const drawing *how, errmsg *e)
+{
+    gate_counts before;
+    gate_arm_again(a);
+    gate_counts_take(&before, p);
+    TRY(generate_both(w, p, how, w->drawn, e));
+    compare_drawn(a, w);
+    const gate_expect x = {.n_stages = a->cuts.n_stages,
+                           .row_bytes = w->g->model.row_bytes,
+                           .rows = 2 * (w->g->n_prompt + w->n_burst - 1),
+                           .free_running = true,
+                           .slots = SLOTS_BOTH};
+    gate_counts_check(a, p, &before, &x);
+    if (a->rounds == 0) gate_arm_red(a, "no step ran several rounds");
+    if (a->ahead == 0)
+        gate_arm_red(a, "what rounds drew went through the hosts, not from device to device");
+    return ST_OK;
+}
+
+static status rounds_run(work *w, pipeline *p, gate_arm *a, const drawing *how, errmsg *e)
+{
+    errmsg why = {0};
+    gate_arm_begin(a, "ppn", "rounds");
+    a->cuts = pipeline_plan(p)->cuts;
+    status s = rounds_walk(w, p, a, how, &why);
+    return gate_arm_ended(a, s, &why, e);
+}
+
 /* --- arms ---------------------------------------------------------------------------------- */
 
 static void check_one_process(gate_arm *a, const pipeline *p)
@@ -218,7 +298,12 @@ static status arms_run(void *ctx, pipeline *p, errmsg *e)
     if (pipeline_plan(p)->cuts.n_stages == 1) return arm_report(w, p, &pipelined, e);
     TRY(arm_report(w, p, &serial, e));
     TRY(arm_report(w, p, &pipelined, e));
-    return arm_report(w, p, &flipped, e);
+    TRY(arm_report(w, p, &flipped, e));
+    if (!pipeline_goes_ahead(p)) return ST_OK;
+    gate_arm a;
+    TRY(rounds_run(w, p, &a, &(drawing){0}, e));
+    gate_report_arm(w->g->report, &a);
+    return ST_OK;
 }
 
 /* All stages on one stream, where they are on one device. */
@@ -262,7 +347,7 @@ static status reference_walk(void *ctx, pipeline *p, gate_arm *a, errmsg *e)
     gate_record_swap(&w->got, &w->reference);
     gate_expect x = {.n_stages = 1, .rows = w->n_rows, .chunks = done.chunks, .steps = done.steps};
     gate_counts_check(a, p, &before, &x);
-    return ST_OK;
+    return generate_both(w, p, &(drawing){0}, w->drawn_reference, e);
 }
 
 /* --- canaries ------------------------------------------------------------------------------ */
@@ -325,11 +410,30 @@ static status canary_run(work *w, const gate_cuts *c, const canary *k, errmsg *e
     return s;
 }
 
+/* Where devices tell each other what is drawn. */
+static status rounds_canary(work *w, const gate_cuts *c, const drawing *how, const char *broken,
+                            const char *because, errmsg *e)
+{
+    const gate_setup setup = {.n_chunk = w->chunk};
+    pipeline *p;
+    gate_arm a;
+    TRY(gate_pipe_open(&p, w->g, c, &setup, e));
+    bool runs = pipeline_goes_ahead(p);
+    status s = runs ? rounds_run(w, p, &a, how, e) : ST_OK;
+    pipeline_close(p);
+    if (s == ST_OK && runs) gate_report_canary(w->g->report, &a, broken, because);
+    return s;
+}
+
 static status canaries_run(void *ctx, const gate_cuts *c, errmsg *e)
 {
     for (uint32_t i = 0; i < sizeof canaries / sizeof *canaries; i++)
         TRY(canary_run(ctx, c, &canaries[i], e));
-    return ST_OK;
+    TRY(rounds_canary(ctx, c, &(drawing){.by_hosts = true},
+                      "what rounds draw goes through the hosts where devices should tell each other",
+                      "through the hosts", e));
+    return rounds_canary(ctx, c, &(drawing){.another_seed = true}, "rounds draw by another seed",
+                         "through one stage it is", e);
 }
 
 /* --- the gate ------------------------------------------------------------------------------ */
@@ -342,6 +446,10 @@ static status work_open(work *w, const gate_context *g, errmsg *e)
     w->tokens = malloc(n_tokens * sizeof *w->tokens);
     if (w->tokens == NULL) return errmsg_set(e, ST_RESOURCES, "no memory for %u tokens", n_tokens);
     random_tokens(w->tokens, n_tokens, g->model.n_vocab, g->seed);
+    w->drawn_reference = calloc(2 * (size_t)w->n_burst, sizeof *w->drawn_reference);
+    w->drawn = calloc(2 * (size_t)w->n_burst, sizeof *w->drawn);
+    if (w->drawn_reference == NULL || w->drawn == NULL)
+        return errmsg_set(e, ST_RESOURCES, "no memory for %u tokens", 2 * w->n_burst);
     TRY(gate_record_open(&w->reference, w->n_rows, g->model.n_vocab, e));
     return gate_record_open(&w->got, w->n_rows, g->model.n_vocab, e);
 }
@@ -349,6 +457,8 @@ static status work_open(work *w, const gate_context *g, errmsg *e)
 static void work_close(work *w)
 {
     free(w->tokens);
+    free(w->drawn_reference);
+    free(w->drawn);
     gate_record_close(&w->reference);
     gate_record_close(&w->got);
 }

@@ -105,6 +105,13 @@ static void judge(work *w, uint64_t n_kills)
         gate_arm_red(w->a, "stages lost: %llu; to be killed: %llu", (unsigned long long)losses(w),
                      (unsigned long long)n_kills);
     if (rows == 0) gate_arm_red(w->a, "no row was replayed");
+    for (uint32_t s = 0; s < pipeline_plan(w->p)->cuts.n_stages; s++) {
+        stage_snapshot one;
+        pipeline_stage(w->p, s, &one);
+        w->a->ahead += one.n_ahead_rounds;
+    }
+    if (w->a->ahead == 0 && pipeline_goes_ahead(w->p))
+        gate_arm_red(w->a, "what rounds drew went through the hosts, not from device to device");
     draft_counts drafts;
     pipeline_drafts(w->p, &drafts);
     if (drafts.n_accepted == 0 || drafts.n_accepted == drafts.n_drafted)

@@ -84,6 +84,9 @@ static void print_done(FILE *to, const gate_arm *a)
             fprintf(to, " and %" PRIu64 " token%s", a->n_tokens, plural(a->n_tokens));
         fputs(" equal", to);
         between = ", ";
+    } else if (a->n_tokens > 0) {
+        fprintf(to, "%" PRIu64 " tokens equal", a->n_tokens);
+        between = ", ";
     }
     print_count(to, &between, a->probes, "probe", "probes");
     print_count(to, &between, a->chunks, "chunk walked", "chunks walked");

@@ -60,9 +60,9 @@ json() {
     gate ppn --json -m "$DEMO" --stages 2
     expect 0
     [[ $(json verdict) == green && $(json red) == 0 ]]
-    # 8 layers can be cut in two in 7 ways, with four arms each; two arms have one stage
-    (($(json arms) == 30 && $(json crossings) > 900 && $(json overlaps) > 10))
-    for arm in reference serial pipelined flipped "one stream"; do
+    # 8 layers can be cut in two in 7 ways, with five arms each; two arms have one stage
+    (($(json arms) == 37 && $(json crossings) > 900 && $(json overlaps) > 10))
+    for arm in reference serial pipelined flipped rounds "one stream"; do
         grep -q "\"arm\":\"$arm\",\"stages\":[1-9]" <<<"$OUT"
     done
     assert_nothing_left
@@ -160,8 +160,8 @@ json() {
 @test "every set of cuts of a small model" {
     require_shared models/stories260K/stories260K-f32.gguf
     gate ppn -m "$SHARED/models/stories260K/stories260K-f32.gguf"
-    # 5 layers have 15 sets of cuts, with four arms each; two arms have one stage
-    expect 0 "^1\.\.62$" "^ok .* N=5 cuts 1,2,3,4 flipped" "^# green"
+    # 5 layers have 15 sets of cuts, with five arms each; two arms have one stage
+    expect 0 "^1\.\.77$" "^ok .* N=5 cuts 1,2,3,4 flipped" "^# green"
     no_line "^not ok"
 }
 
@@ -191,9 +191,9 @@ p50_at_most() {
 
 @test "the canaries of every gate are noticed" {
     gate all -m "$DEMO" --canary
-    expect 1 "^red: .*all 41 canaries were noticed"
+    expect 1 "^red: .*all 43 canaries were noticed"
     no_line "^GREEN"
-    [[ $(grep -c "^red   " <<<"$OUT") == 41 ]]
+    [[ $(grep -c "^red   " <<<"$OUT") == 43 ]]
     assert_nothing_left
 }
 
