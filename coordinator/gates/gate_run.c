@@ -65,3 +65,11 @@ status gate_run_all(const gate_run *r, const gate_cuts *cuts, uint32_t n_cuts, e
     }
     return ST_OK;
 }
+
+status gate_run_few(const gate_run *r, errmsg *e)
+{
+    gate_cuts cuts[4];
+    uint32_t n_cuts;
+    TRY(gate_cuts_few(cuts, &n_cuts, r->g, e));
+    return gate_run_all(r, cuts, n_cuts, e);
+}
