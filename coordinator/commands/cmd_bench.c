@@ -174,12 +174,9 @@ int cmd_bench(int argc, char **argv)
     const uint32_t n_own = sizeof own / sizeof *own;
     bench_format format = BENCH_MD;
     errmsg e = {0};
-    if (options_parse(argc, argv, own, n_own, &c, NULL, 0, NULL, &e) != ST_OK)
-        return command_failed(&e);
-    if (c.help) {
-        options_help(USAGE, ABOUT, own, n_own);
-        return 0;
-    }
+    const command_form form = {USAGE, ABOUT, own, n_own, NULL, 0, NULL};
+    int code;
+    if (!options_begin(&c, argc, argv, &form, &code)) return code;
     status s = take_lists(&q, &lists, &e);
     if (s == ST_OK) s = take_format(&format, word, c.json, &e);
     if (s == ST_OK) s = shape_take(&random, &c, &e);

@@ -323,12 +323,8 @@ int cmd_status(int argc, char **argv)
     errmsg e = {0};
     const char *pid = NULL;
     uint32_t n_positional;
-    if (options_parse(argc, argv, NULL, 0, &c, &pid, 1, &n_positional, &e) != ST_OK) {
-        return command_failed(&e);
-    }
-    if (c.help) {
-        options_help(USAGE, ABOUT, NULL, 0);
-        return 0;
-    }
+    const command_form form = {USAGE, ABOUT, NULL, 0, &pid, 1, &n_positional};
+    int code;
+    if (!options_begin(&c, argc, argv, &form, &code)) return code;
     return show(&c, n_positional > 0 ? pid : NULL, &e) == ST_OK ? 0 : command_failed(&e);
 }
