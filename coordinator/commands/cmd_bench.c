@@ -44,12 +44,12 @@ static status take_list(bench_list *out, const char *name, const char *list, uin
     while (doortext_next(&at, ',', &item, &n)) {
         char quoted[DOORTEXT_QUOTE_BYTES];
         uint64_t value;
-        if (doortext_number(item, n, max, &value) != NUMBER_OK || value < min) {
-            return errmsg_set(e, ST_USAGE, "%s %s: numbers from %u to %u, separated by commas", name,
-                              doortext_quote(quoted, list, strlen(list)), min, max);
-        }
-        if (out->n == BENCH_LIST_MAX)
-            return errmsg_set(e, ST_USAGE, "%s: at most %u numbers", name, BENCH_LIST_MAX);
+        bool number = doortext_number(item, n, max, &value) == NUMBER_OK && value >= min;
+        if (!number || out->n == BENCH_LIST_MAX)
+            return errmsg_set(e, ST_USAGE,
+                              "%s=%s is no such list; rule: at most %u numbers from %u to %u, separated by "
+                              "commas",
+                              name, doortext_quote(quoted, list, strlen(list)), BENCH_LIST_MAX, min, max);
         out->at[out->n++] = (uint32_t)value;
     }
     return ST_OK;

@@ -280,6 +280,13 @@ has_text() {
     refused 2 'both give the prompt' run -p x -f "$TEST_DIR/text"
 }
 
+@test "a limit on files is named where it bounds shared memory" {
+    status=0
+    (ulimit -f 10 && exec "$PP" run -p x -n 1 2>"$TEST_DIR/err" >"$TEST_DIR/out") || status=$?
+    [[ $status == 4 && $(wc -l <"$TEST_DIR/err") == 1 ]]
+    grep -q 'shared memory for the .*: File too large (ulimit -f bounds it too)' "$TEST_DIR/err"
+}
+
 @test "run: options and doors that cannot be meant" {
     refused 2 '^memra-pp: error: --temp="nan"' run --temp nan
     refused 2 '--temp="-1" is out of range' run --temp -1
@@ -291,6 +298,7 @@ has_text() {
     refused 2 '--frequency-penalty="1001" is out of range; rule: .* from -1000 to 1000' run --frequency-penalty 1001
     refused 2 '--penalty-last-n="257" is out of range; rule: .* from 0 to 256' run --penalty-last-n 257
     refused 2 '--draft="17" is out of range' run --draft 17
+    refused 2 '--sessions="1,0" is no such list; rule: at most [0-9]+ numbers from 1 to 1024' bench --sessions 1,0
     refused 2 '-o="xml" is none of its words; rule: md, csv or json' bench -o xml
     refused 2 '--type="q9" is none .*; rule: F32' plan --shape 1b --type q9
     refused 2 '--seed="-1"' run --seed -1
