@@ -108,23 +108,31 @@ typedef struct {
 } row_args;
 
 /* All that a step of one live row does between its embedding and its logits, for a device that does
- * it in one launch: llama's layers (norms before the blocks only, one kind of layer, no norms of
- * heads). Every address is the same in every step. */
+ * it in one launch. Every address is the same in every step. */
+#define WALK_KINDS 2u
+typedef struct {             /* layers that turn heads and see positions alike */
+    rope_args rope;
+    row_args rows;           /* position, tables and live are one for all kinds */
+    uint32_t window;         /* as attention's */
+} walk_kind;
+
 typedef struct {
     dev_ptr attn_norm, ffn_norm; /* f32 [n_embd] */
+    dev_ptr attn_q_norm, attn_k_norm; /* f32 [n_head], of each head before its turn; none: addr 0 */
+    dev_ptr attn_post_norm, ffn_post_norm; /* f32 [n_embd], of a block's output; none: addr 0 */
     dev_weight attn_q, attn_k, attn_v, attn_output, ffn_gate, ffn_up, ffn_down;
     dev_ptr attn_q_bias, attn_k_bias, attn_v_bias; /* none: addr 0 */
     kv_args kv;
+    uint32_t kind_i;
 } walk_layer;
 
 typedef struct {
-    uint32_t n_layers, n_embd, n_ff, n_heads, n_ctx;
+    uint32_t n_layers, n_embd, n_ff, n_heads, n_ctx, n_kinds;
     float rms_eps, attn_scale;
     bool gelu;                   /* gelu_mul, otherwise silu_mul */
+    walk_kind kind[WALK_KINDS];
     const walk_layer *layer;     /* read by walk_open only */
     dev_ptr hidden, q, k, v, attn, gate; /* f32, one row each; hidden is the walk's input and output */
-    rope_args rope;
-    row_args rows;
     dev_weight output;           /* the head, and its norm and result; data 0: none */
     dev_ptr output_norm, logits;
     dev_ptr finite;              /* u8 [2]: 1 when hidden, when logits hold NaN or infinity, else 0 */
@@ -138,7 +146,8 @@ typedef struct {
     dev_ptr tokens, live;    /* 0: none; u32 and u8 by row_i: what the next walk of the row begins
                                 with: the token drawn, 0 where none was; live becomes 0 where the row
                                 ends, drew a stop or nothing */
-    dev_ptr scratch;         /* sampler_scratch_bytes(n_vocab) */
+    dev_ptr scratch;         /* sampler_scratch_bytes(n_vocab); unused where the device has memory of its
+                                own: there a queue has it */
     uint32_t n_vocab;
 } sample_args;
 

@@ -104,6 +104,11 @@ static status open_device(stage *s, const stage *beside, errmsg *e)
 }
 
 /* KV, scratch and host memory, all that the stage will ever have. */
+static stage_role role_of(const stage *s)
+{
+    return (stage_role){.last_stage = s->last, .keeps = s->keeps, .on_cuda = s->b->memory != NULL};
+}
+
 static status allocate(stage *s, errmsg *e)
 {
     const wire_config *c = &s->config;
@@ -114,7 +119,7 @@ static status allocate(stage *s, errmsg *e)
                            .last_stage = s->last,
                            .keeps = s->keeps};
     memcpy(limits.n_blocks, c->n_blocks, sizeof limits.n_blocks);
-    scratch_layout_make(&s->at, s->m, c->rows_max, c->n_ctx, s->last, s->keeps);
+    scratch_layout_make(&s->at, s->m, c->rows_max, c->n_ctx, role_of(s));
     host_layout_make(&s->host_at, s->m, &limits);
     void *host;
     TRY(s->b->host_alloc(s->device, &host, s->host_at.bytes, e));
@@ -136,9 +141,10 @@ static device_need need_of(const stage *s, const weights_options *load)
                      .layer_begin = c->layer_begin,
                      .layer_end = c->layer_end,
                      .n_ctx = c->n_ctx,
-                     .weights_bytes = stage_load_bytes(s, load)};
+                     .weights_bytes = stage_load_bytes(s, load),
+                     .load_bytes = PLAN_CUDA_LOADER_BYTES};
     scratch_layout scratch;
-    scratch_layout_make(&scratch, s->m, c->rows_max, c->n_ctx, s->last, s->keeps);
+    scratch_layout_make(&scratch, s->m, c->rows_max, c->n_ctx, role_of(s));
     n.scratch_bytes = scratch.bytes;
     for (uint32_t k = 0; k < s->n_kinds; k++) {
         uint32_t layers = model_n_layers_of(s->m, (layer_kind)k, c->layer_begin, c->layer_end);

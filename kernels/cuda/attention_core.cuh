@@ -163,7 +163,7 @@ static __device__ void core_query(core_state &st, uint32_t i, uint32_t n, float 
 // of two f16, zeros where [begin, end), the positions that any query sees, ends, are
 //     key(j, t, c): tile j of the warp's TILES, key (warp * TILES + j) * 8 + lane / 4 of the cell,
 //                   values 16 t + 8 c + lane % 4 * 2 (zeros past the head), and
-//     value(t, i, c): key 16 t + 8 c + lane / 4 of the cell, values 8 i + lane % 4 * 2.
+//     value(t, r, c): key 16 t + 8 c + lane / 4 of the cell, values 8 (r * WARPS + warp) + lane % 4 * 2.
 // sync() meets the block: st may be written when all have met after the return, and st.l read.
 // SEVERAL: the queries are not of one row: some may see values that others do not.
 template <uint32_t WARPS, uint32_t STEPS, bool SEVERAL, class K, class V, class S, class P>
@@ -263,8 +263,11 @@ static __device__ void core_cell(core_state &st, uint32_t n, uint32_t cell, uint
     }
     uint32_t k16_begin = (max(begin, at0) - at0) / 16;
     uint32_t k16_end = (min(end, at0 + CORE_CELL) - at0 + 15) / 16;
-    uint32_t spoilt = 0; // by i / WARPS
-    for (uint32_t i = warp; i < n / 8; i += WARPS) {
+    uint32_t spoilt = 0; // by r
+#pragma unroll WARPS == 16 ? STEPS * 2 / WARPS : 1
+    for (uint32_t r = 0; r < STEPS * 2 / WARPS; r++) {
+        uint32_t i = r * WARPS + warp;
+        if (i >= n / 8) break;
         float o[4] = {0, 0, 0, 0};
 #pragma unroll
         for (uint32_t t0 = 0; t0 < CORE_CELL / 16; t0 += 4) {
@@ -272,8 +275,8 @@ static __device__ void core_cell(core_state &st, uint32_t n, uint32_t cell, uint
             uint32_t b[4][2];
 #pragma unroll
             for (uint32_t t = 0; t < 4; t++) {
-                b[t][0] = value(t0 + t, i, 0);
-                b[t][1] = value(t0 + t, i, 1);
+                b[t][0] = value(t0 + t, r, 0);
+                b[t][1] = value(t0 + t, r, 1);
             }
 #pragma unroll
             for (uint32_t t = 0; t < 4; t++) {
@@ -283,7 +286,7 @@ static __device__ void core_cell(core_state &st, uint32_t n, uint32_t cell, uint
             }
         }
         if (SEVERAL && core_spoilt(o)) {
-            spoilt |= 1u << i / WARPS;
+            spoilt |= 1u << r;
         } else {
             put(g, i * 8 + q * 2, o[0], o[1]);
             put(g + 8, i * 8 + q * 2, o[2], o[3]);
@@ -293,12 +296,14 @@ static __device__ void core_cell(core_state &st, uint32_t n, uint32_t cell, uint
     const uint32_t first[2] = {st.first[g], st.first[g + 8]}, last[2] = {st.last[g], st.last[g + 8]};
     auto weights = [&](uint32_t t) { return st.e[t][lane]; };
 #pragma unroll 1
-    for (uint32_t i = warp; i < n / 8; i += WARPS) {
+    for (uint32_t r = 0; r < STEPS * 2 / WARPS; r++) {
+        uint32_t i = r * WARPS + warp;
+        if (i >= n / 8) break;
         float o[4];
         auto words = [&](uint32_t t) {
-            return make_uint2(core_transposed(value(t, i, 0)), core_transposed(value(t, i, 1)));
+            return make_uint2(core_transposed(value(t, r, 0)), core_transposed(value(t, r, 1)));
         };
-        bool mine = (spoilt >> i / WARPS & 1) != 0;
+        bool mine = (spoilt >> r & 1) != 0;
         if (!__any_sync(~0u, mine)) continue;
         core_sum(o, weights, words);
         core_unseen(o, first, last, cell, weights, words);

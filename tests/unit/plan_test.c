@@ -132,7 +132,7 @@ static void pieces_do_not_overlap(void **state)
     for (uint32_t i = 0; i < 16; i++) {
         uint64_t r = rows[i / 4], per_ctx = (ctx[i % 4] + 63) / 64;
         scratch_layout s;
-        scratch_layout_make(&s, f->m, rows[i / 4], ctx[i % 4], true, true);
+        scratch_layout_make(&s, f->m, rows[i / 4], ctx[i % 4], (stage_role){.last_stage = true, .keeps = true});
         const uint64_t at[] = {s.hidden,   s.normed, s.q,            s.k,      s.v,      s.attn,
                                s.gate,     s.up,     s.frequency[0], s.cos[0], s.sin[0], s.tokens,
                                s.position, s.table,  s.tables,       s.live,   s.finite, s.sent,
@@ -142,7 +142,11 @@ static void pieces_do_not_overlap(void **state)
                                   r * 4,   r * 4,   r * 4 * per_ctx, r, r + 64, r * 256, 16 * 320 * 4,
                                   16 * 320 * 4, sampler_scratch_bytes(320)};
         check_pieces(at, bytes, 21, s.bytes);
-        scratch_layout_make(&s, f->m, rows[i / 4], ctx[i % 4], false, false);
+        scratch_layout on_cuda = s;
+        scratch_layout_make(&on_cuda, f->m, rows[i / 4], ctx[i % 4], (stage_role){true, true, true});
+        assert_int_equal(on_cuda.sampler, s.sampler);
+        assert_int_equal(on_cuda.bytes, s.sampler); /* nothing behind it */
+        scratch_layout_make(&s, f->m, rows[i / 4], ctx[i % 4], (stage_role){0});
         assert_int_equal(s.bytes, s.logits);
         host_layout h;
         stage_limits l = {ctx[i % 4], 3, rows[i / 4], 5, {9, 0}, true, true};
@@ -234,6 +238,24 @@ static void windows_are_counted_apart(void **state)
     assert_int_equal(p.stage[0].kv_bytes, 30 * block);
     r.kv_bytes = 5 * block;
     refused(&w, &r, "a context of 64 would fit");
+    free(m);
+}
+
+/* One token more than the sampler's sums hold. */
+static void a_vocabulary_that_cannot_be_sampled_is_refused(void **state)
+{
+    const fixture *f = *state;
+    model_desc *m = malloc(sizeof *m);
+    assert_non_null(m);
+    *m = *f->m;
+    plan p;
+    errmsg e = {0};
+    doors d = doors_default();
+    m->n_vocab = (1u << 22) - 1;
+    assert_int_equal(plan_make(&p, m, &d, &(plan_request){.kv_type = DT_F16}, &e), ST_OK);
+    m->n_vocab = 1u << 22;
+    assert_int_equal(plan_make(&p, m, &d, &(plan_request){.kv_type = DT_F16}, &e), ST_BAD_MODEL);
+    assert_non_null(strstr(e.text, "vocabulary of 4194304 tokens: the sampler knows 4194303"));
     free(m);
 }
 
@@ -353,7 +375,7 @@ static void what_does_not_fit_is_named(void **state)
     assert_int_equal(plan_fits(&p, f->m, need, &e), ST_OK);
     assert_int_equal(plan_fits(&p, f->m, 0, &e), ST_OK);
     assert_int_equal(plan_fits(&p, f->m, need - 1, &e), ST_RESOURCES);
-    assert_non_null(strstr(e.text, "largest stage is 1 (layers 2..4)"));
+    assert_non_null(strstr(e.text, "largest stage is 1 (layers 2-4)"));
     const char *fits = strstr(e.text, "--ctx ");
     assert_non_null(fits);
     /* What is said to fit does, and one block more does not. */
@@ -452,6 +474,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(pieces_do_not_overlap, begin, end),
         cmocka_unit_test_setup_teardown(kv_bytes_bound_the_blocks, begin, end),
         cmocka_unit_test_setup_teardown(windows_are_counted_apart, begin, end),
+        cmocka_unit_test_setup_teardown(a_vocabulary_that_cannot_be_sampled_is_refused, begin, end),
         cmocka_unit_test_setup_teardown(requests_out_of_range_are_refused, begin, end),
         cmocka_unit_test_setup_teardown(enormous_requests_do_not_overflow, begin, end),
         cmocka_unit_test_setup_teardown(devices_are_counted_whole, begin, end),

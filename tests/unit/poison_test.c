@@ -7,6 +7,7 @@
 #include "tests/support/tap.h"
 
 #include "coordinator/pipeline.h"
+#include "tests/support/ok.h"
 #include "tests/support/own_seat.h"
 #include "tests/support/small_run.h"
 
@@ -30,12 +31,6 @@ static uint32_t prompt[N_SESSIONS][N_PROMPT], truth[N_SESSIONS][N_TOKENS];
 static uint32_t spoiled; /* the token */
 static uint32_t n_embd = 64;
 static device_kind kind = DEVICE_CPU;
-
-#define OK(expr)                                                                                   \
-    do {                                                                                           \
-        errmsg_clear(&e);                                                                          \
-        if ((expr) != ST_OK) fail_msg("%s: %s", #expr, e.text);                                    \
-    } while (0)
 
 static pipeline *open_of(const char *path, uint32_t n_stages, const char *fault_text)
 {
