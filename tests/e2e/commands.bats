@@ -377,7 +377,7 @@ has_text() {
     limit=$(($(wc -c <"$TEST_DIR/log") + 10))
     prlimit --pid "$PP_PID" --fsize="$limit"
     kill -KILL "$(stages_of "$PP_PID" | head -1)"
-    end_of "$PP_PID"
+    end_of "$PP_PID" 60 # sanitizers take their time
     [[ $END_CODE == 4 ]]
     grep -q "memra-pp: warning: --log-file $TEST_DIR/log cannot be written: File too large" "$TEST_DIR/out.err"
     grep -q 'took its place' "$TEST_DIR/out.err"
