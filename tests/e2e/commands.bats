@@ -558,7 +558,7 @@ has_text() {
     [[ $status == 0 && $output == 'no live run' ]]
     run_pp status --json
     json_ok "$TEST_DIR/out" 'keys %$l == 1 && @{$l->{runs}} == 0'
-    refused 4 'no live run has pid 1' status 1
+    refused 4 'no live run has pid 1 below .*/memra-pp \(--run-dir\); status alone lists' status 1
     refused 2 'is not a process id' status x
     refused 2 'unexpected argument' status 1 2
     start_pp "$TEST_DIR/text" run -p Once -n -1 --stages 2 \
