@@ -1,4 +1,5 @@
 #include "common/shm.h"
+
 #include "common/amount.h"
 
 #include <errno.h>

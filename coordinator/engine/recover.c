@@ -7,9 +7,9 @@
  * Everything is done a turn at a time, so that the engine goes on answering. A stage that is lost
  * meanwhile starts the barrier again: whoever was told anything since it was quiet is told to be quiet
  * again; a replacement that loads goes on loading. */
-#include "common/amount.h"
 #include "coordinator/engine/engine.h"
 
+#include "common/amount.h"
 #include "common/clock.h"
 #include "common/log.h"
 

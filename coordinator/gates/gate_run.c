@@ -1,4 +1,5 @@
 #include "coordinator/gates/gate_run.h"
+
 #include "common/amount.h"
 
 /* True: this status ends the whole gate; otherwise it is only the arm's red. */
