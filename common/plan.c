@@ -1,8 +1,8 @@
 /* One set of formulas for the plan and for the allocations: a layout is a list of pieces, each
  * taken from a running end. */
 #include "common/plan.h"
-#include "common/amount.h"
 
+#include "common/amount.h"
 #include "common/boundary.h"
 #include "common/journal.h"
 #include "common/kvclass.h"

@@ -1,4 +1,5 @@
 #include "common/shm.h"
+
 #include "common/amount.h"
 
 #include <errno.h>
@@ -26,8 +27,9 @@ status shm_create(int *fd, void **map, const char *what, uint64_t bytes, errmsg 
     int f = memfd_create("memra-pp", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     if (f < 0 || ftruncate(f, (off_t)bytes) != 0 ||
         fcntl(f, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
-        status s = errmsg_set(e, ST_RESOURCES, "cannot create %s of shared memory for the %s: %s",
-                              amount_said(bytes), what, strerror(errno));
+        status s = errmsg_set(e, ST_RESOURCES, "cannot create %s of shared memory for the %s: %s%s",
+                              amount_said(bytes), what, strerror(errno),
+                              errno == EFBIG ? " (ulimit -f bounds it too)" : "");
         if (f >= 0) close(f);
         return s;
     }

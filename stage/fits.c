@@ -1,4 +1,5 @@
 #include "stage/fits.h"
+
 #include "common/amount.h"
 
 #include <stdio.h>

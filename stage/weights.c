@@ -1,8 +1,9 @@
 /* The tensors that a range needs are listed once, through two tables (a layer's and the model's)
  * that say where a description keeps a tensor and where the stage wants it; the list is sorted by
  * place in the files and merged into spans. */
-#include "common/amount.h"
 #include "stage/weights_impl.h"
+
+#include "common/amount.h"
 
 #include <errno.h>
 #include <stdlib.h>

@@ -1,5 +1,6 @@
-#include "common/amount.h"
 #include "coordinator/bench/bench.h"
+
+#include "common/amount.h"
 
 #include <inttypes.h>
 #include <jansson.h>

@@ -1,6 +1,6 @@
-#include "common/amount.h"
 #include "coordinator/bench/bench.h"
 
+#include "common/amount.h"
 #include "common/clock.h"
 #include "coordinator/commands/random_tokens.h"
 

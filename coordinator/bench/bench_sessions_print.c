@@ -1,5 +1,6 @@
-#include "common/amount.h"
 #include "coordinator/bench/bench_sessions.h"
+
+#include "common/amount.h"
 
 #include <jansson.h>
 #include <stdio.h>

@@ -5,8 +5,8 @@
  * SIGINT sets a flag of our own, looked at between tokens: the pipeline's interrupt would wind the
  * whole pipeline down. What was drawn beyond the token in hand is forgotten then. */
 #include "coordinator/commands/chat.h"
-#include "common/amount.h"
 
+#include "common/amount.h"
 #include "coordinator/commands/generate.h"
 #include "coordinator/commands/line_in.h"
 #include "coordinator/commands/output.h"

@@ -44,12 +44,12 @@ static status take_list(bench_list *out, const char *name, const char *list, uin
     while (doortext_next(&at, ',', &item, &n)) {
         char quoted[DOORTEXT_QUOTE_BYTES];
         uint64_t value;
-        if (doortext_number(item, n, max, &value) != NUMBER_OK || value < min) {
-            return errmsg_set(e, ST_USAGE, "%s %s: numbers from %u to %u, separated by commas", name,
-                              doortext_quote(quoted, list, strlen(list)), min, max);
-        }
-        if (out->n == BENCH_LIST_MAX)
-            return errmsg_set(e, ST_USAGE, "%s: at most %u numbers", name, BENCH_LIST_MAX);
+        bool number = doortext_number(item, n, max, &value) == NUMBER_OK && value >= min;
+        if (!number || out->n == BENCH_LIST_MAX)
+            return errmsg_set(e, ST_USAGE,
+                              "%s=%s is no such list; rule: at most %u numbers from %u to %u, separated by "
+                              "commas",
+                              name, doortext_quote(quoted, list, strlen(list)), BENCH_LIST_MAX, min, max);
         out->at[out->n++] = (uint32_t)value;
     }
     return ST_OK;
@@ -174,12 +174,9 @@ int cmd_bench(int argc, char **argv)
     const uint32_t n_own = sizeof own / sizeof *own;
     bench_format format = BENCH_MD;
     errmsg e = {0};
-    if (options_parse(argc, argv, own, n_own, &c, NULL, 0, NULL, &e) != ST_OK)
-        return command_failed(&e);
-    if (c.help) {
-        options_help(USAGE, ABOUT, own, n_own);
-        return 0;
-    }
+    const command_form form = {USAGE, ABOUT, own, n_own, NULL, 0, NULL};
+    int code;
+    if (!options_begin(&c, argc, argv, &form, &code)) return code;
     status s = take_lists(&q, &lists, &e);
     if (s == ST_OK) s = take_format(&format, word, c.json, &e);
     if (s == ST_OK) s = shape_take(&random, &c, &e);

@@ -95,13 +95,9 @@ int cmd_devices(int argc, char **argv)
 {
     common_options c;
     errmsg e = {0};
-    if (options_parse(argc, argv, NULL, 0, &c, NULL, 0, NULL, &e) != ST_OK) {
-        return command_failed(&e);
-    }
-    if (c.help) {
-        options_help(USAGE, ABOUT, NULL, 0);
-        return 0;
-    }
+    const command_form form = {USAGE, ABOUT, NULL, 0, NULL, 0, NULL};
+    int code;
+    if (!options_begin(&c, argc, argv, &form, &code)) return code;
     inventory *v = malloc(sizeof *v);
     status s = v == NULL ? errmsg_set(&e, ST_RESOURCES, "no memory for the device list")
                          : inventory_read(v, &e);

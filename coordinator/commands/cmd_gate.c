@@ -167,12 +167,9 @@ int cmd_gate(int argc, char **argv)
     const char *name[1];
     uint32_t n_names = 0, begin, end;
     errmsg e = {0};
-    if (options_parse(argc, argv, own, n_own, &c, name, 1, &n_names, &e) != ST_OK)
-        return command_failed(&e);
-    if (c.help) {
-        options_help(USAGE, ABOUT, own, n_own);
-        return 0;
-    }
+    const command_form form = {USAGE, ABOUT, own, n_own, name, 1, &n_names};
+    int code;
+    if (!options_begin(&c, argc, argv, &form, &code)) return code;
     gate_report report = {.to = stdout, .json = c.json};
     gate_context g = {.common = &c,
                       .canary = canary,
@@ -194,6 +191,6 @@ int cmd_gate(int argc, char **argv)
     if (s == ST_OK) s = run_gates(&g, begin, end, &e);
     bool whole = trace_close(c.trace);
     if (s != ST_OK) return command_failed(&e);
-    int code = gate_report_verdict(&report, end - begin == 1 ? name[0] : NAMES);
+    code = gate_report_verdict(&report, end - begin == 1 ? name[0] : NAMES);
     return code != 0 || whole ? code : status_exit_code(ST_RESOURCES);
 }

@@ -214,13 +214,9 @@ int cmd_plan(int argc, char **argv)
     const uint32_t n_own = sizeof own / sizeof *own;
     common_options c;
     errmsg e = {0};
-    if (options_parse(argc, argv, own, n_own, &c, NULL, 0, NULL, &e) != ST_OK) {
-        return command_failed(&e);
-    }
-    if (c.help) {
-        options_help(USAGE, ABOUT, own, n_own);
-        return 0;
-    }
+    const command_form form = {USAGE, ABOUT, own, n_own, NULL, 0, NULL};
+    int code;
+    if (!options_begin(&c, argc, argv, &form, &code)) return code;
     status s = shape_take(&random, &c, &e);
     if (s == ST_OK) s = make_plan(&c, draft_path, &e);
     return s == ST_OK ? 0 : command_failed(&e);

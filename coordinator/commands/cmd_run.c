@@ -267,13 +267,9 @@ int cmd_run(int argc, char **argv)
     };
     errmsg e = {0};
     uint32_t n_own = sizeof own / sizeof own[0];
-    if (options_parse(argc, argv, own, n_own, &c, NULL, 0, NULL, &e) != ST_OK) {
-        return command_failed(&e);
-    }
-    if (c.help) {
-        options_help(USAGE, ABOUT, own, n_own);
-        return 0;
-    }
+    const command_form form = {USAGE, ABOUT, own, n_own, NULL, 0, NULL};
+    int code;
+    if (!options_begin(&c, argc, argv, &form, &code)) return code;
     status s = options_trace(&c, &e);
     if (s == ST_OK) s = run(&c, &o, &e);
     bool whole = trace_close(c.trace);

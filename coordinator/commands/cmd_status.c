@@ -245,21 +245,26 @@ static status print_run(const json_t *j, errmsg *e)
 /* --- the command ---------------------------------------------------------------------------- */
 
 /* All runs of the process; as JSON its first, which any others serve. */
-static status show_one(void *zmq, const runs *r, uint64_t pid, bool as_json, errmsg *e)
+static status show_one(const common_options *c, void *zmq, const runs *r, uint64_t pid, errmsg *e)
 {
     bool found = false;
     for (uint32_t i = 0; i < r->n; i++) {
         if (run_pid(r->path[i]) != pid) continue;
         json_t *j = ask(zmq, r->path[i]);
         if (j == NULL) return refuse_silent(pid, r->path[i], e);
-        if (as_json) return output_json(j, e);
+        if (c->json) return output_json(j, e);
         status s = print_run(j, e);
         json_decref(j);
         TRY(s);
         found = true;
     }
     if (found) return ST_OK;
-    return errmsg_set(e, ST_RESOURCES, "no live run has pid %" PRIu64, pid);
+    char base[RUNDIR_PATH_MAX + 1];
+    TRY(rundir_base(base, c->run_dir, e));
+    return errmsg_set(e, ST_RESOURCES,
+                      "no live run has pid %" PRIu64 " below %s (--run-dir); status alone lists those that "
+                      "there are",
+                      pid, base);
 }
 
 static status list_json(void *zmq, const runs *r, errmsg *e)
@@ -307,7 +312,7 @@ static status show(const common_options *c, const char *pid_text, errmsg *e)
     }
     rundir_list(c->run_dir, add_run, r);
     qsort(r->path, r->n, sizeof r->path[0], in_order);
-    s = pid_text != NULL ? show_one(zmq, r, pid, c->json, e)
+    s = pid_text != NULL ? show_one(c, zmq, r, pid, e)
         : c->json        ? list_json(zmq, r, e)
                          : list_table(zmq, r, e);
 done:
@@ -323,12 +328,8 @@ int cmd_status(int argc, char **argv)
     errmsg e = {0};
     const char *pid = NULL;
     uint32_t n_positional;
-    if (options_parse(argc, argv, NULL, 0, &c, &pid, 1, &n_positional, &e) != ST_OK) {
-        return command_failed(&e);
-    }
-    if (c.help) {
-        options_help(USAGE, ABOUT, NULL, 0);
-        return 0;
-    }
+    const command_form form = {USAGE, ABOUT, NULL, 0, &pid, 1, &n_positional};
+    int code;
+    if (!options_begin(&c, argc, argv, &form, &code)) return code;
     return show(&c, n_positional > 0 ? pid : NULL, &e) == ST_OK ? 0 : command_failed(&e);
 }

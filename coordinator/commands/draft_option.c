@@ -1,6 +1,6 @@
 #include "coordinator/commands/draft_option.h"
-#include "common/amount.h"
 
+#include "common/amount.h"
 #include "coordinator/commands/output.h"
 #include "coordinator/machine/inventory.h"
 #include "coordinator/machine/placement.h"

@@ -276,3 +276,16 @@ int command_failed(const errmsg *e)
     if (interrupt_signal() != 0) return 128 + interrupt_signal();
     return gone ? 128 + SIGPIPE : status_exit_code(e->code);
 }
+
+bool options_begin(common_options *out, int argc, char **argv, const command_form *form, int *code)
+{
+    errmsg e = {0};
+    *code = 0;
+    if (options_parse(argc, argv, form->own, form->n_own, out, form->positional, form->positional_max,
+                      form->n_positional, &e) != ST_OK) {
+        *code = command_failed(&e);
+        return false;
+    }
+    if (out->help) options_help(form->usage, form->about, form->own, form->n_own);
+    return !out->help;
+}

@@ -99,6 +99,20 @@ MUST_USE status options_no_json(const common_options *c, const char *command, er
  * exit codes. */
 void options_help(const char *usage, const char *about, const option *own, uint32_t n_own);
 
+/* What a command is to a person, and its own options and positional arguments, if it has any. */
+typedef struct {
+    const char *usage, *about;
+    const option *own;
+    uint32_t n_own;
+    const char **positional; /* [positional_max] */
+    uint32_t positional_max, *n_positional;
+} command_form;
+
+/* How every command begins: its line is parsed, as options_parse does, or its help printed. False: that
+ * was all, and *code is its exit code. */
+MUST_USE bool options_begin(common_options *out, int argc, char **argv, const command_form *form,
+                            int *code);
+
 /* The pipeline options that common options ask for (model, doors, timeouts...). They point into c. */
 pipeline_options options_pipeline(const common_options *c);
 

@@ -7,9 +7,9 @@
  * Everything is done a turn at a time, so that the engine goes on answering. A stage that is lost
  * meanwhile starts the barrier again: whoever was told anything since it was quiet is told to be quiet
  * again; a replacement that loads goes on loading. */
-#include "common/amount.h"
 #include "coordinator/engine/engine.h"
 
+#include "common/amount.h"
 #include "common/clock.h"
 #include "common/log.h"
 
@@ -119,6 +119,11 @@ static bool loans_are_back(const pipeline *p)
     return true;
 }
 
+/* A process that holds memory of a GPU has ended only when the driver has buried it, 70 to 290 ms after
+ * SIGKILL. A robust futex of its would tell at once, but whoever is started then is ready no sooner: the
+ * driver makes a new context when it is done with the old one. Measured on an H200, 9 GB held: context and
+ * as much memory again 331 and 375 ms after the kill when started at once, 351 and 363 ms when started at
+ * the end, which then came 20 to 30 ms earlier. */
 static status replace(pipeline *p, uint32_t s, errmsg *e)
 {
     stage_slot *t = &p->stage[s];

@@ -1,7 +1,8 @@
 /* The session half of the API: books kept under the pipeline's lock, requests handed to the engine.
  * Its KV is kvbooks.c's. */
-#include "common/amount.h"
 #include "coordinator/engine/kvbooks.h"
+
+#include "common/amount.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -436,8 +436,6 @@ static void work_close(work *w)
 status gate_batch(const gate_context *g, errmsg *e)
 {
     work w;
-    gate_cuts cuts[4];
-    uint32_t n_cuts;
     const gate_run run = {.g = g,
                           .gate = "batch",
                           .setup = {.n_sessions = GATE_SESSIONS, .unsplit = true},
@@ -446,10 +444,7 @@ status gate_batch(const gate_context *g, errmsg *e)
                           .arms = arms_run,
                           .canaries = canaries_run};
     status s = work_open(&w, g, e);
-    if (s != ST_OK) goto done;
-    TRY_DONE(s, gate_cuts_few(cuts, &n_cuts, g, e));
-    s = gate_run_all(&run, cuts, n_cuts, e);
-done:
+    if (s == ST_OK) s = gate_run_few(&run, e);
     work_close(&w);
     return s;
 }

@@ -1,6 +1,6 @@
 #include "coordinator/gates/gate_kills.h"
-#include "common/amount.h"
 
+#include "common/amount.h"
 #include "common/clock.h"
 #include "coordinator/commands/random_tokens.h"
 

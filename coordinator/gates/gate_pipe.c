@@ -1,6 +1,6 @@
 #include "coordinator/gates/gate_pipe.h"
-#include "common/amount.h"
 
+#include "common/amount.h"
 #include "common/clock.h"
 
 #include <stdlib.h>

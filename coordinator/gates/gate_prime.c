@@ -365,8 +365,6 @@ static status canaries_run(void *ctx, const gate_cuts *c, errmsg *e)
 status gate_prime(const gate_context *g, errmsg *e)
 {
     work w = {.g = g, .n_rows = g->n_prompt + g->n_decode};
-    gate_cuts cuts[4];
-    uint32_t n_cuts;
     const gate_run run = {.g = g,
                           .gate = "prime",
                           .setup = {.n_sessions = 2, .unsplit = true},
@@ -383,8 +381,7 @@ status gate_prime(const gate_context *g, errmsg *e)
     random_tokens(w.tokens, g->n_prompt, g->model.n_vocab, g->seed);
     TRY_DONE(s, gate_record_open(&w.reference, w.n_rows, g->model.n_vocab, e));
     TRY_DONE(s, gate_record_open(&w.got, w.n_rows, g->model.n_vocab, e));
-    TRY_DONE(s, gate_cuts_few(cuts, &n_cuts, g, e));
-    s = gate_run_all(&run, cuts, n_cuts, e);
+    s = gate_run_few(&run, e);
 done:
     free(w.tokens);
     gate_record_close(&w.reference);

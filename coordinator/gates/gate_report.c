@@ -1,4 +1,5 @@
 #include "coordinator/gates/gate_report.h"
+
 #include "common/amount.h"
 
 #include <inttypes.h>

@@ -1,4 +1,5 @@
 #include "coordinator/gates/gate_run.h"
+
 #include "common/amount.h"
 
 /* True: this status ends the whole gate; otherwise it is only the arm's red. */
@@ -64,4 +65,12 @@ status gate_run_all(const gate_run *r, const gate_cuts *cuts, uint32_t n_cuts, e
         if (r->after != NULL) TRY(r->after(r->ctx, &cuts[i], e));
     }
     return ST_OK;
+}
+
+status gate_run_few(const gate_run *r, errmsg *e)
+{
+    gate_cuts cuts[4];
+    uint32_t n_cuts;
+    TRY(gate_cuts_few(cuts, &n_cuts, r->g, e));
+    return gate_run_all(r, cuts, n_cuts, e);
 }

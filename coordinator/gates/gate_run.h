@@ -28,6 +28,9 @@ typedef struct {
  * start is one red arm, "start". */
 MUST_USE status gate_run_all(const gate_run *r, const gate_cuts *cuts, uint32_t n_cuts, errmsg *e);
 
+/* The same over gate_cuts_few's. */
+MUST_USE status gate_run_few(const gate_run *r, errmsg *e);
+
 /* What becomes of the gate when an arm ended with s and `why`: ST_OK, the arm being red when s is a
  * fault of it alone; s, with *e, when it ends the whole gate. */
 MUST_USE status gate_arm_ended(gate_arm *a, status s, const errmsg *why, errmsg *e);

@@ -410,8 +410,6 @@ static status work_open(work *w, const gate_context *g, errmsg *e)
 status gate_spec(const gate_context *g, errmsg *e)
 {
     work w;
-    gate_cuts cuts[4];
-    uint32_t n_cuts;
     const gate_run run = {.g = g,
                           .gate = "spec",
                           .setup = {.n_sessions = N_SESSIONS, .unsplit = true},
@@ -420,10 +418,7 @@ status gate_spec(const gate_context *g, errmsg *e)
                           .arms = arms_run,
                           .canaries = canaries_run};
     status s = work_open(&w, g, e);
-    if (s != ST_OK) goto done;
-    TRY_DONE(s, gate_cuts_few(cuts, &n_cuts, g, e));
-    s = gate_run_all(&run, cuts, n_cuts, e);
-done:
+    if (s == ST_OK) s = gate_run_few(&run, e);
     free(w.prompt);
     free(w.truth);
     free(w.drawn);

@@ -1,6 +1,6 @@
 #include "coordinator/machine/placement.h"
-#include "common/amount.h"
 
+#include "common/amount.h"
 #include "common/log.h"
 #include "coordinator/machine/boundaries.h"
 #include "coordinator/machine/inventory.h"

@@ -1,6 +1,6 @@
 #include "coordinator/shape/shape.h"
-#include "common/amount.h"
 
+#include "common/amount.h"
 #include "common/clock.h"
 #include "common/doortext.h"
 #include "common/model.h"

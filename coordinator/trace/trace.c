@@ -34,20 +34,6 @@ struct trace {
 
 /* --- the file ---------------------------------------------------------------------------------------- */
 
-void trace_text_put(trace_text *t, const char *text, uint64_t n)
-{
-    if (t->n + n > t->room) {
-        uint64_t room = 2 * (t->n + n);
-        char *more = realloc(t->at, room);
-        t->failed = t->failed || more == NULL;
-        if (more == NULL) return;
-        t->at = more;
-        t->room = room;
-    }
-    memcpy(t->at + t->n, text, n);
-    t->n += n;
-}
-
 static bool write_all(int fd, const char *at, uint64_t n, uint64_t offset)
 {
     while (n > 0) {

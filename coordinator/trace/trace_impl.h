@@ -1,4 +1,4 @@
-/* trace_impl.h - trace.c keeps rings, thread and file; trace_json.c says what an event looks like. */
+/* trace_impl.h - trace.c keeps rings, thread and file; trace_json.c writes the text of an event. */
 #ifndef COORDINATOR_TRACE_IMPL_H
 #define COORDINATOR_TRACE_IMPL_H
 

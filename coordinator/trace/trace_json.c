@@ -1,19 +1,35 @@
 /* Every event is made as a JSON value by the library and put behind a comma; the first thing in a file
  * is a name, so that only it has none before it. */
-#include "common/amount.h"
 #include "coordinator/trace/trace_impl.h"
 
+#include "common/amount.h"
 #include "common/clock.h"
 #include "coordinator/machine/inventory.h"
 
 #include <jansson.h>
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 
 #define EVENT_BYTES_MAX 512u
 #define PRECISION 15 /* digits: a day in nanoseconds has 14 */
 #define NS_PER_US 1000.0
 
 /* --- text -------------------------------------------------------------------------------------------- */
+
+void trace_text_put(trace_text *t, const char *text, uint64_t n)
+{
+    if (t->n + n > t->room) {
+        uint64_t room = 2 * (t->n + n);
+        char *more = realloc(t->at, room);
+        t->failed = t->failed || more == NULL;
+        if (more == NULL) return;
+        t->at = more;
+        t->room = room;
+    }
+    memcpy(t->at + t->n, text, n);
+    t->n += n;
+}
 
 /* Takes o, which may be NULL for want of memory. */
 static void put(trace_text *out, json_t *o, bool first)

@@ -1,7 +1,7 @@
 /* The cpu table: device, memory, queue and events. The ops are in ops.c and kv.c. */
 #include "kernels/cpu/device.h"
-#include "common/amount.h"
 
+#include "common/amount.h"
 #include "kernels/cpu/loan.h"
 #include "kernels/cpu/memory.h"
 

@@ -1,7 +1,7 @@
 /* A pool that is lent is a piece of the loan's memfd; whoever borrows maps the same piece. */
 #include "kernels/cpu/loan.h"
-#include "common/amount.h"
 
+#include "common/amount.h"
 #include "kernels/cpu/device.h"
 
 #include <errno.h>

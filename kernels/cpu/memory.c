@@ -1,6 +1,7 @@
 /* Large pieces are mappings of their own (zero without being written, huge pages where the kernel
  * gives them); small ones come from the allocator, which also lets AddressSanitizer watch them. */
 #include "kernels/cpu/memory.h"
+
 #include "common/amount.h"
 
 #include <errno.h>

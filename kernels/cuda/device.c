@@ -1,8 +1,8 @@
 /* The cuda table: device, memory, streams, events, copies. Ops are in ops.c, weights in weight.c.
  */
 #include "kernels/cuda/device.h"
-#include "common/amount.h"
 
+#include "common/amount.h"
 #include "common/log.h"
 #include "kernels/cuda/loan.h"
 #include "kernels/cuda/peer.h"

@@ -5,9 +5,9 @@
  * headers nor the library. What is declared here is the part of its C interface that is used, stable
  * since version 2.14: the configuration may be given as far as a caller knows it, with the version
  * that it knows. */
-#include "common/amount.h"
 #include "kernels/cuda/peer.h"
 
+#include "common/amount.h"
 #include "common/clock.h"
 
 #include <dlfcn.h>

@@ -4,58 +4,10 @@
 
 # shellcheck disable=SC2016 # Perl in single quotes
 load ../support/common
+load ../support/commands
 
 setup() { memra_setup; }
 teardown() { memra_teardown; }
-
-# run_pp ARGUMENT..: stdout to $output, stderr to $TEST_DIR/err, exit code to $status
-run_pp() {
-    status=0
-    "$PP" "$@" >"$TEST_DIR/out" 2>"$TEST_DIR/err" </dev/null || status=$?
-    output=$(<"$TEST_DIR/out")
-}
-
-# refused CODE PATTERN ARGUMENT..: the command ends with CODE, one line of stderr that matches, and
-# nothing on stdout.
-refused() {
-    local code=$1 pattern=$2
-    shift 2
-    run_pp "$@"
-    if [[ $status != "$code" || -s $TEST_DIR/out || $(wc -l <"$TEST_DIR/err") != 1 ]] ||
-        fails grep -qE -- "$pattern" "$TEST_DIR/err"; then
-        printf 'memra-pp %s: exit code %s, not %s with one line like "%s":\n' "$*" "$status" \
-            "$code" "$pattern"
-        cat "$TEST_DIR/err"
-        return 1
-    fi
-}
-
-# json_ok FILE EXPRESSION: every line of the file is JSON, and the Perl expression holds of the list
-# @v of them; $l is the last.
-json_ok() {
-    perl -MJSON::PP -e '
-        open my $f, "<", $ARGV[0] or die "$ARGV[0]: $!\n";
-        our @v = map { JSON::PP->new->utf8->decode($_) } <$f>;
-        our $l = $v[-1];
-        binmode STDOUT, ":utf8";
-        my $holds = eval $ARGV[1];
-        die "$@ in: $ARGV[1]\n" if $@;
-        $holds or die "not so: $ARGV[1]\nlast line: ", JSON::PP->new->canonical->encode($l), "\n"' \
-        "$1" "$2"
-}
-
-# The command fails: `!` alone would not end a test.
-fails() {
-    ! "$@"
-}
-
-ms_now() {
-    printf '%s' $((${EPOCHREALTIME/[.,]/} / 1000))
-}
-
-has_text() {
-    [[ -s $1 ]]
-}
 
 @test "without arguments: help to stderr and 2; an unknown command is named with the list" {
     run_pp
@@ -291,6 +243,7 @@ has_text() {
     refused 2 '--frequency-penalty="1001" is out of range; rule: .* from -1000 to 1000' run --frequency-penalty 1001
     refused 2 '--penalty-last-n="257" is out of range; rule: .* from 0 to 256' run --penalty-last-n 257
     refused 2 '--draft="17" is out of range' run --draft 17
+    refused 2 '--sessions="1,0" is no such list; rule: at most [0-9]+ numbers from 1 to 1024' bench --sessions 1,0
     refused 2 '-o="xml" is none of its words; rule: md, csv or json' bench -o xml
     refused 2 '--type="q9" is none .*; rule: F32' plan --shape 1b --type q9
     refused 2 '--seed="-1"' run --seed -1
@@ -336,87 +289,6 @@ has_text() {
         >"$TEST_DIR/out" 2>"$TEST_DIR/err" || status=$?
     [[ $status == 4 && ! -s $TEST_DIR/out ]]
     grep -q 'error: ' "$TEST_DIR/err"
-    assert_nothing_left
-}
-
-@test "text goes to stdout, the rest to stderr or the log file, by level" {
-    run_pp run -p Once -n 2 --log-level warn
-    [[ $status == 0 && ! -s $TEST_DIR/err && -s $TEST_DIR/out ]]
-    run_pp run -p Once -n 2 --log-file "$TEST_DIR/log" --stages 2
-    [[ $status == 0 && ! -s $TEST_DIR/err ]]
-    grep -q 'stage 1: layers' "$TEST_DIR/log"
-    refused 3 'No such file' run -m "$TEST_DIR/none" --log-file "$TEST_DIR/log"
-    grep -q 'error: .*No such file' "$TEST_DIR/log"
-    refused 4 '--log-file .* cannot be written' run --log-file "$TEST_DIR/none/log"
-}
-
-@test "a log file that cannot be written on: one line says so, the rest goes to stderr, exit code 4" {
-    run_pp run -p Once -n 2
-    local want=$output
-    run_pp run -p Once -n 2 --log-file /dev/full
-    [[ $status == 4 && $output == "$want" ]]
-    [[ $(grep -c 'warning: --log-file /dev/full cannot be written: No space left' "$TEST_DIR/err") == 1 ]]
-    grep -q 'stage 0: layers' "$TEST_DIR/err"
-    grep -q 'stop: limit' "$TEST_DIR/err"
-    run_pp run -m "$TEST_DIR/none" --log-file /dev/full
-    [[ $status == 3 && $(grep -c 'error: .*No such file' "$TEST_DIR/err") == 1 ]]
-    # A disk that is full later: every process says it, and a stage does not die of it.
-    head -c 100000 /dev/zero >"$TEST_DIR/log" # so that the limit on files is this one's alone
-    start_pp "$TEST_DIR/out" run -p Once -n 200 --temp 0 --stages 2 --log-level debug --log-file "$TEST_DIR/log" \
-        --fault 'stage=all,at=decode,kind=slow:5,every=1'
-    wait_for 10 has_text "$TEST_DIR/out"
-    local limit
-    limit=$(($(wc -c <"$TEST_DIR/log") + 10))
-    prlimit --pid "$PP_PID" --fsize="$limit"
-    kill -KILL "$(stages_of "$PP_PID" | head -1)"
-    end_of "$PP_PID"
-    [[ $END_CODE == 4 ]]
-    grep -q "memra-pp: warning: --log-file $TEST_DIR/log cannot be written: File too large" "$TEST_DIR/out.err"
-    grep -q 'took its place' "$TEST_DIR/out.err"
-}
-
-@test "a bar shows loading on a terminal, none in a pipe" {
-    command -v script >/dev/null || skip "no script(1) for a terminal"
-    # Slow enough in loading that a bar is due.
-    local words
-    words="$(printf %q "$PP") run -p Once -n 2 --stages 2 --fault stage=1,at=load,kind=slow:400"
-    TERM=xterm script -qec "$words" /dev/null </dev/null >"$TEST_DIR/screen"
-    grep -q 'loading stage 1 .*\[' "$TEST_DIR/screen"
-    TERM=dumb script -qec "$words" /dev/null </dev/null >"$TEST_DIR/screen"
-    fails grep -q 'loading' "$TEST_DIR/screen"
-    run_pp run -p Once -n 2 --stages 2
-    fails grep -q 'loading' "$TEST_DIR/err"
-}
-
-@test "a reader that goes away ends the run quietly; a full disk ends it with a line" {
-    "$PP" run -p Once -n -1 --fault 'stage=0,at=decode,kind=slow:10,every=1' \
-        --log-level warn 2>"$TEST_DIR/err" | head -c 8 >/dev/null
-    [[ ${PIPESTATUS[0]} == 141 ]]
-    [[ ! -s $TEST_DIR/err ]]
-    status=0
-    "$PP" run -p Once -n 5 >/dev/full 2>"$TEST_DIR/err" || status=$?
-    [[ $status == 4 ]]
-    grep -q 'standard output cannot be written: No space' "$TEST_DIR/err"
-    status=0
-    "$PP" run --help >/dev/full 2>/dev/null || status=$?
-    [[ $status == 4 ]]
-    local line
-    for line in 'plan --json' devices status 'gate ppn -p 24 -n 1' 'bench --sessions 2 -p 8 -n 8 -r 1 -o csv' \
-        'tokenize -p x' 'logits --tokens 1 -o -'; do
-        status=0
-        # shellcheck disable=SC2086 # words
-        "$PP" $line --log-level error >/dev/full 2>"$TEST_DIR/err" || status=$?
-        [[ $status == 4 && $(wc -l <"$TEST_DIR/err") == 1 ]]
-        grep -qE 'standard output cannot be written: (No space|some of it is lost)' "$TEST_DIR/err"
-    done
-    "$PP" bench --sessions 2 -p 8 -n 8 -r 2 --log-level error -o csv 2>"$TEST_DIR/err" | head -c 8 >/dev/null
-    [[ ${PIPESTATUS[0]} == 141 && ! -s $TEST_DIR/err ]]
-    refused 4 '/dev/full cannot be written: No space' logits --tokens 1 -o /dev/full --log-level error
-    status=0
-    "$PP" run -p Once -n 5 >&- 2>"$TEST_DIR/err" || status=$?
-    [[ $status == 4 ]]
-    "$PP" run -p Once -n 5 <&- 2>&- >"$TEST_DIR/out"
-    [[ -s $TEST_DIR/out ]]
     assert_nothing_left
 }
 
@@ -550,7 +422,7 @@ has_text() {
     [[ $status == 0 && $output == 'no live run' ]]
     run_pp status --json
     json_ok "$TEST_DIR/out" 'keys %$l == 1 && @{$l->{runs}} == 0'
-    refused 4 'no live run has pid 1' status 1
+    refused 4 'no live run has pid 1 below .*/memra-pp \(--run-dir\); status alone lists' status 1
     refused 2 'is not a process id' status x
     refused 2 'unexpected argument' status 1 2
     start_pp "$TEST_DIR/text" run -p Once -n -1 --stages 2 \

@@ -130,7 +130,7 @@ seen() { # NAME: how often
         --fault 'stage=all,at=decode,kind=slow:5,every=1'
     wait_for 10 grep -q '"decode steps"' "$TEST_DIR/second.json"
     prlimit --pid "$PP_PID" --fsize="$(($(wc -c <"$TEST_DIR/second.json") + 2000))"
-    end_of "$PP_PID"
+    end_of "$PP_PID" 60 # sanitizers take their time
     [[ $END_CODE == 4 && $(<"$TEST_DIR/out") == "$OUT" ]]
     [[ $(grep -c 'the trace ends here, the run goes on (exit code 4 in the end)' "$TEST_DIR/out.err") == 1 ]]
 }

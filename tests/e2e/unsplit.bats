@@ -50,7 +50,7 @@ story() {
     pp plan -m "$DEMO" --stages 3 --shard 0
     [[ $CODE == 0 ]]
     grep -q "^all weights lie on the device of stage 0" <<<"$OUT"
-    grep -qE "^2 +5-7 +cpu +0 bytes" <<<"$OUT"
+    grep -qE "^2 +5-7 +cpu +0\.0 MB" <<<"$OUT"
     pp plan -m "$DEMO" --stages 3 --shard 0 --json
     perl -MJSON::PP -0777 -ne '
         my $p = decode_json($_);

@@ -56,6 +56,11 @@ require_shared() {
     done
 }
 
+# built_with address|thread: the programs carry that sanitizer.
+built_with() {
+    grep -qx "MEMRA_SANITIZE:STRING=$1" "$MEMRA_BUILD/CMakeCache.txt"
+}
+
 # --- time ---------------------------------------------------------------------------------------
 
 # wait_for SECONDS COMMAND..: until the command succeeds; when it has not within the limit, print
