@@ -109,7 +109,11 @@ static status compute(worker *w, piece *x, errmsg *e)
     x->n_live = rounds_live(&w->rounds, x->g);
     span passing = span_begin(TRACE_DECODE);
     status s = worker_walk(w, x, e);
-    if (s == ST_OK && is_last(w)) s = stage_head_begin(w->body, &a, e);
+    if (s == ST_OK && is_last(w)) {
+        span drawing = span_begin(TRACE_HEAD);
+        s = stage_head_begin(w->body, &a, e);
+        span_end(s == ST_OK ? w->trace : NULL, &drawing, worker_shown(w, x, x->n_live));
+    }
     span_end(s == ST_OK && in_call(w) ? w->trace : NULL, &passing, worker_shown(w, x, x->n_live));
     return s;
 }
@@ -164,10 +168,7 @@ static status end_round(worker *w, piece *x, errmsg *e)
 {
     wire_result r = {.round = x->round, .group = x->g};
     if (is_last(w)) {
-        span drawing = span_begin(TRACE_HEAD);
-        status s = stage_head_end(w->body, &r.n_rows, e);
-        span_end(s == ST_OK ? w->trace : NULL, &drawing, worker_shown(w, x, r.n_rows));
-        TRY(s);
+        TRY(stage_head_end(w->body, &r.n_rows, e));
         return worker_end_piece(w, x, &r, e);
     }
     stage_mark(w->body, x->poison);

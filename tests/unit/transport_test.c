@@ -121,6 +121,8 @@ static void is_connected(pair *p, const char *name, const char *signal)
     assert_string_equal(in->kind->signal(in->way), signal);
     assert_string_equal(out->kind->signal(out->way), signal);
     assert_string_equal(p->side[0].x.in.kind->name, device ? "host" : "shm"); /* tokens */
+    for (uint32_t i = 0; i < N; i++) /* the fake device has no kernels for what devices tell each other */
+        assert_int_equal(edges_carry(&p->side[i].x), p->side[i].b->peer == NULL);
     assert_int_equal(p->side[1].words.n_probes, 8);
     assert_int_equal(p->side[0].words.n_probes, 8);
 }
