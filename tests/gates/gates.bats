@@ -253,7 +253,7 @@ busy() {
 @test "a fault from the door makes the arms red, not their reference" {
     gate ppn -m "$DEMO" --stages 2 --splits 3 --fault stage=0,at=decode,kind=corrupt
     expect 1 "^ok 1 - ppn N=1 reference" "^not ok .*row 288 column [0-9]+ is .*0x[0-9a-f]{8}.*differ" \
-        "^# red: ppn: 2 of 6 arms"
+        "^# red: ppn: 2 of 7 arms"
     gate ppn -m "$DEMO" --stages 2 --splits 3 --fault stage=1,at=decode,kind=kill
     expect 1 "^not ok .*stage 1 .*SIGKILL"
     gate transport -m "$DEMO" --stages 2 --fault stage=0,at=load,kind=corrupt
