@@ -9,7 +9,8 @@ const char *amount_bytes(char out[AMOUNT_TEXT], uint64_t bytes)
         const char *word;
         int decimals;
     } unit[] = {{"kB", 1}, {"MB", 1}, {"GB", 2}, {"TB", 2}, {"PB", 2}};
-    static const double next[] = {999.95, 999.95, 999.995, 999.995}; /* what would be rounded to 1000 */
+    static const double next[] = {999.95, 999.95, 999.995,
+                                  999.995}; /* what would be rounded to 1000 */
     if (bytes < 1000) {
         snprintf(out, AMOUNT_TEXT, "%" PRIu64 " byte%s", bytes, plural(bytes));
         return out;

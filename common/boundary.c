@@ -44,7 +44,8 @@ static uint64_t slots_offset(void)
 
 uint64_t boundary_bytes(uint32_t rows_max, uint32_t n_embd, uint32_t aux_bytes)
 {
-    return slots_offset() + BOUNDARY_BANKS * BOUNDARY_SLOTS * slot_bytes(rows_max, n_embd, aux_bytes);
+    return slots_offset() +
+           BOUNDARY_BANKS * BOUNDARY_SLOTS * slot_bytes(rows_max, n_embd, aux_bytes);
 }
 
 uint64_t boundary_row_bytes(uint32_t n_embd, uint32_t aux_bytes)
@@ -160,7 +161,8 @@ static status wait_word(const boundary_end *b, _Atomic uint64_t *word, uint32_t 
         if (deadline == 0) deadline = t + timeout_ns;
         if (t >= deadline) return ST_TIMEOUT;
         uint64_t left = deadline - t;
-        struct timespec ts = {.tv_sec = (time_t)(left / NS_PER_S), .tv_nsec = (long)(left % NS_PER_S)};
+        struct timespec ts = {.tv_sec = (time_t)(left / NS_PER_S),
+                              .tv_nsec = (long)(left % NS_PER_S)};
         /* A stop that is set between the check above and the sleep: boundary_wake comes after the
          * flag, and may come before we sleep; the timeout bounds that wait. */
         syscall(SYS_futex, count_of(word), FUTEX_WAIT, (uint32_t)now, &ts, NULL, 0);

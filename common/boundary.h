@@ -15,14 +15,14 @@
  * receiver offers a transport with what the sender needs for it, the sender accepts or refuses, and
  * so on until the receiver says that it is done (stage/connect.c).
  *
- * Mapping, in order: boundary_header; words [bank][slot]; talk [bank]; then [bank][slot] each: slot_header,
- * row_header [rows_max], hidden f32 [rows_max, n_embd], aux [rows_max, aux_bytes]; parts start on
- * cache lines. Behind the talk: lanes [bank], for rows whose tokens the devices tell each other
- * (stage/lane.h). Created by the coordinator as a sealed memfd.
+ * Mapping, in order: boundary_header; words [bank][slot]; talk [bank]; then [bank][slot] each:
+ * slot_header, row_header [rows_max], hidden f32 [rows_max, n_embd], aux [rows_max, aux_bytes];
+ * parts start on cache lines. Behind the talk: lanes [bank], for rows whose tokens the devices tell
+ * each other (stage/lane.h). Created by the coordinator as a sealed memfd.
  *
  * Waits are bounded and use futexes on the count half of a word; `stop` (the waiter's own flag, set
- * by its control thread) ends one at once after boundary_wake. Nothing from a slot is an index until
- * it was compared with its bound: slot_valid. */
+ * by its control thread) ends one at once after boundary_wake. Nothing from a slot is an index
+ * until it was compared with its bound: slot_valid. */
 #ifndef COMMON_BOUNDARY_H
 #define COMMON_BOUNDARY_H
 
@@ -46,7 +46,7 @@ typedef struct {
 
 typedef struct {
     _Alignas(CACHE_LINE) _Atomic uint64_t full; /* written by tx: epoch << 32 | count */
-    _Atomic uint64_t sent; /* the same: what was announced before it was there (stage/ring.h) has left */
+    _Atomic uint64_t sent; /* the same: what was announced before it was there has left (ring.h) */
     _Alignas(CACHE_LINE) _Atomic uint64_t free; /* written by rx: epoch << 32 | count */
 } slot_words;
 
@@ -74,7 +74,8 @@ typedef struct {
     talk_side rx, tx;
 } boundary_talk;
 
-/* Lines of came.h of one slot, written by tx or its device; the poison, by rx: the epoch whose takes end. */
+/* Lines of came.h of one slot, written by tx or its device; the poison, by rx: the epoch whose
+ * takes end. */
 #define BOUNDARY_LANE_ROWS 64u
 typedef struct {
     _Alignas(CACHE_LINE) _Atomic uint64_t line[BOUNDARY_LANE_ROWS][2];
@@ -93,8 +94,8 @@ typedef struct {
 } slot_header;
 
 /* Poison: where a row was found to hold NaN or infinity; 0: nowhere. The mark travels with the row:
- * the stages after go on with it, as they would, so that nothing of the step changes for the others,
- * and the last one reports it (WIRE_POISONED). */
+ * the stages after go on with it, as they would, so that nothing of the step changes for the
+ * others, and the last one reports it (WIRE_POISONED). */
 typedef uint16_t poison_mark;
 
 static inline poison_mark poison_hidden(uint32_t stage)
@@ -188,7 +189,8 @@ MUST_USE status boundary_rx_begin(boundary_end *b, uint32_t slot, uint64_t timeo
                                   slot_view *out);
 void boundary_rx_end(boundary_end *b, uint32_t slot);
 
-/* The sender: what the slot was announced with has left. The receiver: it has, for the slot that is full. */
+/* The sender: what the slot was announced with has left. The receiver: it has, for the slot that is
+ * full. */
 void boundary_tx_sent(boundary_end *b, uint32_t slot);
 bool boundary_rx_sent(const boundary_end *b, uint32_t slot);
 

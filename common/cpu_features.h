@@ -8,7 +8,8 @@
 bool cpu_has_avx2(void);
 /* That and AVX-512 F, BW, VL, DQ, VNNI. */
 bool cpu_has_avx512(void);
-/* That and AMX tiles of bytes. They are state that the kernel keeps for those only who ask for it. */
+/* That and AMX tiles of bytes. They are state that the kernel keeps for those only who ask for
+ * it. */
 bool cpu_has_amx(void);
 
 #endif

@@ -1,5 +1,5 @@
-/* cuda_form.h - how a weight lies on a CUDA device, as far as bytes go: one formula for the plan, which
- * links no CUDA, and for the allocations. Read by C and by CUDA C++. */
+/* cuda_form.h - how a weight lies on a CUDA device, as far as bytes go: one formula for the plan,
+ * which links no CUDA, and for the allocations. Read by C and by CUDA C++. */
 #ifndef COMMON_CUDA_FORM_H
 #define COMMON_CUDA_FORM_H
 
@@ -28,7 +28,8 @@ extern "C" {
  * FORM_Q8M: the same with a minimum (f16) behind each scale: Q4_1, Q5_1.
  * FORM_Q4K, FORM_Q6K: a unit is a super-block of 256 inputs in the same order of lanes; n_in and
  *     what a segment takes of it are whole units, else the weight is held as FORM_F16.
- * FORM_K8: such a super-block in bytes, for the other types that have it: Q2_K, Q3_K, Q5_K, IQ4_XS. */
+ * FORM_K8: such a super-block in bytes, for the other types that have it: Q2_K, Q3_K, Q5_K,
+ * IQ4_XS. */
 typedef enum { FORM_ROWS, FORM_F16, FORM_Q8, FORM_Q8M, FORM_Q4K, FORM_Q6K, FORM_K8 } cuda_form;
 #define TILE_OUT  8u   /* outputs in a tile */
 #define BLOCK_IN  32u  /* inputs in a block */
@@ -71,8 +72,8 @@ static inline BOTH_SIDES uint64_t cuda_tile_bytes(cuda_form form, uint32_t n_in)
     return (uint64_t)(cuda_blocks_in(n_in) / cuda_unit_blocks(form)) * cuda_unit_bytes(form);
 }
 
-/* The form of a matrix with rows of n_in values of a type. Super-blocks: where no segment ends inside
- * one. */
+/* The form of a matrix with rows of n_in values of a type. Super-blocks: where no segment ends
+ * inside one. */
 cuda_form cuda_form_of(dtype type, uint32_t n_in);
 
 /* Of n_out rows on the device. */

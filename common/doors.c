@@ -19,7 +19,7 @@
 #define BATCH_RULE   "0 or 1; 0: decode walks unsplit, see ALLOW_UNSPLIT_BATCH"
 #define SPEC_RULE    "0 or 1; 0: verified drafts walk unsplit, see ALLOW_UNSPLIT_BATCH"
 #define PRIME_RULE   "0 or 1; 0: prompts walk unsplit, all layers on stage 0"
-#define ALLOW_RULE   "0 or 1; 1: BATCH_PP=0 and SPEC_PP=0 with stages on several devices, to measure"
+#define ALLOW_RULE "0 or 1; 1: BATCH_PP=0 and SPEC_PP=0 with stages on several devices, to measure"
 #define FAULT_RULE                                                                                 \
     "stage=S|all,at=PLACE,step=N,kind=KIND,every=1; several joined by ';'. KIND: kill, stop, "     \
     "hang, exit, slow:MS, cuda, oom, nan, corrupt, badmsg; PLACE: load, prime, decode, idle, "     \
@@ -34,9 +34,8 @@
     X(DOOR_DEVICES, "MEMRA_PP_DEVICES", "devices", DEVICES_RULE)                                   \
     X(DOOR_SHARD, "MEMRA_PP_SHARD", "shard", SHARD_RULE)                                           \
     X(DOOR_STREAMS, "MEMRA_PP_STREAMS", "streams", STREAMS_RULE)                                   \
-    X(DOOR_TRANSPORT, "MEMRA_PP_TRANSPORT", "transport",                                           \
-      "auto, ipc, nccl, host or shm")                                                              \
-    X(DOOR_SIGNAL, "MEMRA_PP_SIGNAL", "signal",                                                        \
+    X(DOOR_TRANSPORT, "MEMRA_PP_TRANSPORT", "transport", "auto, ipc, nccl, host or shm")           \
+    X(DOOR_SIGNAL, "MEMRA_PP_SIGNAL", "signal",                                                    \
       "auto, event, memop or spin; how transport ipc announces a slot")                            \
     X(DOOR_FAULT, "MEMRA_PP_FAULT", "fault", FAULT_RULE)                                           \
     X(DOOR_OVERLAP, "MEMRA_PP_OVERLAP", "overlap", OVERLAP_RULE)                                   \
@@ -353,7 +352,8 @@ static const char *nearest_door(const char *name, uint32_t *edits)
 
 status doors_check_names(const char *const *environment, errmsg *e)
 {
-    static const char *const families[] = {"MEMRA_PP_", "MEMRA_BATCH_", "MEMRA_SPEC_", "MEMRA_PRIME_"};
+    static const char *const families[] = {"MEMRA_PP_", "MEMRA_BATCH_", "MEMRA_SPEC_",
+                                           "MEMRA_PRIME_"};
     for (; *environment != NULL; environment++) {
         const char *equals = strchr(*environment, '=');
         if (!begins(*environment, "MEMRA") || equals == NULL || equals[1] == '\0') continue;
@@ -366,7 +366,8 @@ status doors_check_names(const char *const *environment, errmsg *e)
             ours = ours || begins(name, families[i]);
         if (edits == 0 || (!ours && edits > DOORS_EDITS_MAX)) continue;
         char quoted[DOORTEXT_QUOTE_BYTES];
-        return errmsg_set(e, ST_BAD_DOOR, "%s=%s is set and there is no such door; the nearest is %s%s", name,
+        return errmsg_set(e, ST_BAD_DOOR,
+                          "%s=%s is set and there is no such door; the nearest is %s%s", name,
                           doortext_quote(quoted, equals + 1, strlen(equals + 1)), nearest,
                           ours ? " (--help lists all)" : "");
     }

@@ -5,8 +5,8 @@
  * So does a variable that is meant for a door and misspelt: it would silently change nothing.
  * Numbers are decimal digits only (no sign, no space, no prefix; leading zeros are digits). A
  * command-line flag of the same name wins: prefix MEMRA_PP_ or MEMRA_ dropped, lower case, hyphens
- * (--stages, --prime-chunk). What a transport, a signal, an unsplit walk or a placement needs of devices
- * is checked with them (coordinator/machine: boundaries.h, unsplit.h).
+ * (--stages, --prime-chunk). What a transport, a signal, an unsplit walk or a placement needs of
+ * devices is checked with them (coordinator/machine: boundaries.h, unsplit.h).
  *
  * Doors that speak of each other:
  * - SPLITS=c1,.. needs STAGES=N with N - 1 cuts; the words even and auto are legal with any STAGES.
@@ -70,10 +70,10 @@ typedef struct {
     bool prime_pipe;     /* false: chunks walk one after the other; default on */
     bool allow_unsplit_batch; /* default off */
     uint32_t prime_chunk; /* rows; 0: planned */
-    bool ahead;          /* false: what a step's rounds draw goes through the hosts between any two of them;
-                            default on. Has no variable: it is for gates */
-    uint32_t batch_rows; /* of a group of sessions that decode, at most; 0: as planned. Has no variable:
-                            it is for whoever measures what batching gives */
+    bool ahead; /* false: what a step's rounds draw goes through the hosts between any two of them;
+                   default on. Has no variable: it is for gates */
+    uint32_t batch_rows; /* of a group of sessions that decode, at most; 0: as planned. Has no
+                            variable: it is for whoever measures what batching gives */
 } step_doors;
 
 typedef struct {
@@ -85,7 +85,7 @@ typedef struct {
     uint32_t cut[STAGES_MAX]; /* strictly increasing, > 0 */
     uint32_t n_devices;  /* 0: the default placement; otherwise n_stages (or 1 entry: auto) */
     device_door device[STAGES_MAX];
-    bool shard;          /* false: all weights on the device of stage 0, the others read them there */
+    bool shard; /* false: all weights on the device of stage 0, the others read them there */
     bool streams;        /* false: all stages in one process, on one stream; both: default on */
     transport_kind transport;
     signal_kind signal;
@@ -116,8 +116,8 @@ void doors_from_environment(door_values *v);
 
 /* ST_BAD_DOOR: one of the variables ("NAME=value", ended by NULL) looks like a door and is none: it
  * begins as doors do (MEMRA_PP_, MEMRA_BATCH_, MEMRA_SPEC_, MEMRA_PRIME_) or is misspelt by up to
- * DOORS_EDITS_MAX letters; *e names it and the nearest door. Empty ones are left alone, as empty doors
- * are, and so are all other names. */
+ * DOORS_EDITS_MAX letters; *e names it and the nearest door. Empty ones are left alone, as empty
+ * doors are, and so are all other names. */
 #define DOORS_EDITS_MAX 3u
 MUST_USE status doors_check_names(const char *const *environment, errmsg *e);
 

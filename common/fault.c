@@ -78,7 +78,8 @@ static status parse_kind(fault *f, const fault_text *t, const char *s, size_t n)
 static status parse_at(fault *f, const fault_text *t, const char *s, size_t n)
 {
     const fault_word *word = find_word(at_words, s, n);
-    if (word == NULL) return refuse(t, s, n, "is not a place (load, prime, decode, idle, recovery, asked)");
+    if (word == NULL)
+        return refuse(t, s, n, "is not a place (load, prime, decode, idle, recovery, asked)");
     f->at = (fault_at)word->value;
     return ST_OK;
 }
@@ -135,7 +136,8 @@ static status parse_pair(fault *f, uint32_t *seen, const fault_text *t, const ch
 /* Where a kind can be carried out. */
 static bool kind_fits(fault_kind kind, fault_at at)
 {
-    if (at == FAULT_AT_ASKED) return kind != FAULT_OOM && kind != FAULT_NAN; /* whatever is in hand */
+    if (at == FAULT_AT_ASKED)
+        return kind != FAULT_OOM && kind != FAULT_NAN; /* whatever is in hand */
     switch (kind) {
     case FAULT_OOM:
         return at == FAULT_AT_LOAD || at == FAULT_AT_RECOVERY;

@@ -3,10 +3,11 @@
  * "stage=1,at=decode,step=17,kind=kill;stage=all,kind=slow:20,every=1": entries joined by ';', each
  * of key=value pairs joined by ',', every key at most once, nothing empty, no spaces. Keys: stage
  * (a number or all; required), kind (required), at (load, prime, decode, idle, recovery: while a
- * lost stage is replaced, in the replacement and in the others; asked: when the coordinator asks this
- * very process, as gates do; left out: any but asked), step (the
- * coordinator's sequence; left out: the first that fits; not with load, idle, recovery or asked, where
- * no step is in hand), every (1: again and again; 0 or left out: once per run and stage). Kinds:
+ * lost stage is replaced, in the replacement and in the others; asked: when the coordinator asks
+ * this very process, as gates do; left out: any but asked), step (the
+ * coordinator's sequence; left out: the first that fits; not with load, idle, recovery or asked,
+ * where no step is in hand), every (1: again and again; 0 or left out: once per run and stage).
+ * Kinds:
  *
  *   kill, stop  the stage process sends itself SIGKILL, SIGSTOP
  *   exit        it ends with exit code 70
@@ -14,8 +15,8 @@
  *   slow:MS     it takes so much longer, with signs of progress
  *   cuda        it reports that its device failed and ends, as after any CUDA error (exit code 6)
  *   oom         an allocation is refused; at load and recovery, where memory is allocated
- *   nan         a NaN in the first row's hidden state; at prime, decode and recovery (in the next row
- *               that is replayed), where rows are walked
+ *   nan         a NaN in the first row's hidden state; at prime, decode and recovery (in the next
+ *               row that is replayed), where rows are walked
  *   corrupt     one bit of a row that it sends or replays is another
  *   badmsg      it sends the coordinator a message that fails every check */
 #ifndef COMMON_FAULT_H

@@ -213,15 +213,17 @@ static status plan(fence *f, const doors *d, const model_desc *m, const uint32_t
     const char *stages = doors_name(d, DOOR_STAGES);
     uint32_t n_legal = count_legal_cuts(m);
     if (d->n_stages > m->n_layers) {
-        return errmsg_set(
-            e, ST_BAD_DOOR, "%s=\"%u\": %u stages are more than the model's %u layer%s; rule: %s",
-            stages, d->n_stages, d->n_stages, m->n_layers, plural(m->n_layers), doors_table(NULL)[DOOR_STAGES].rule);
+        return errmsg_set(e, ST_BAD_DOOR,
+                          "%s=\"%u\": %u stages are more than the model's %u layer%s; rule: %s",
+                          stages, d->n_stages, d->n_stages, m->n_layers, plural(m->n_layers),
+                          doors_table(NULL)[DOOR_STAGES].rule);
     }
     if (d->n_stages - 1 > n_legal) {
-        return errmsg_set(e, ST_BAD_DOOR,
-                          "%s=\"%u\": the model's %u layers can be cut in %u place%s only; rule: %s",
-                          stages, d->n_stages, m->n_layers, n_legal, plural(n_legal),
-                          doors_table(NULL)[DOOR_STAGES].rule);
+        return errmsg_set(
+            e, ST_BAD_DOOR,
+            "%s=\"%u\": the model's %u layers can be cut in %u place%s only; rule: %s", stages,
+            d->n_stages, m->n_layers, n_legal, plural(n_legal),
+            doors_table(NULL)[DOOR_STAGES].rule);
     }
     f->n_stages = d->n_stages;
     f->at[f->n_stages] = m->n_layers;

@@ -59,7 +59,8 @@ void journal_unmap(journal *j)
 _Atomic uint64_t *journal_commit(const journal *j, uint32_t block, uint32_t at)
 {
     CHECK(block < j->n_blocks && at < JOURNAL_BLOCK);
-    _Atomic uint64_t *commits = (_Atomic uint64_t *)((char *)j->map + round_line(sizeof(journal_header)));
+    _Atomic uint64_t *commits =
+        (_Atomic uint64_t *)((char *)j->map + round_line(sizeof(journal_header)));
     return &commits[(uint64_t)block * JOURNAL_BLOCK + at];
 }
 

@@ -5,11 +5,11 @@
  * replacement of the receiver reads them. It is the coordinator's memory (a sealed memfd) and
  * outlives both. The first stage has none: its journal is the tokens.
  *
- * commit is the step that wrote the row, 0: nothing whole. A writer sets 0, writes the row, then sets
- * the step (release): a row that its writer did not finish is not there.
+ * commit is the step that wrote the row, 0: nothing whole. A writer sets 0, writes the row, then
+ * sets the step (release): a row that its writer did not finish is not there.
  *
- * Mapping: journal_header; commit u64 [n_blocks, JOURNAL_BLOCK]; hidden f32 [n_blocks, JOURNAL_BLOCK,
- * n_embd]; parts start on cache lines. */
+ * Mapping: journal_header; commit u64 [n_blocks, JOURNAL_BLOCK]; hidden f32 [n_blocks,
+ * JOURNAL_BLOCK, n_embd]; parts start on cache lines. */
 #ifndef COMMON_JOURNAL_H
 #define COMMON_JOURNAL_H
 

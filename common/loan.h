@@ -6,7 +6,8 @@
  *
  * kv       by class, written by the stage of the range when it has loaded: where its pools are
  * weights  written by whoever holds the range's weights, with an entry for each tensor, in the
- *          order of stage/weights.h; nothing where weights lie in the file's mapping, which all have
+ *          order of stage/weights.h; nothing where weights lie in the file's mapping, which all
+ *          have
  *
  * A note is of one incarnation of its writer and void for any other. On the cpu the pools
  * themselves lie here, behind the pages; elsewhere a ticket says how to reach them

@@ -71,10 +71,11 @@ static void give_up(int fd, int error)
     atomic_store(&sink.lost, true);
     snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
     ssize_t bytes = readlink(link, name, sizeof name);
-    int n = snprintf(line, sizeof line,
-                     "%s: warning: --log-file %.*s cannot be written: %s; lines go to standard error from "
-                     "here on\n",
-                     sink.who, bytes > 0 ? (int)bytes : 0, name, strerror(error));
+    int n = snprintf(
+        line, sizeof line,
+        "%s: warning: --log-file %.*s cannot be written: %s; lines go to standard error from "
+        "here on\n",
+        sink.who, bytes > 0 ? (int)bytes : 0, name, strerror(error));
     (void)write_line(STDERR_FILENO, line, (size_t)n);
 }
 

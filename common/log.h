@@ -3,8 +3,8 @@
  * Every line is written with one write(2), so that lines of several processes do not mix. The level
  * and the descriptor are the only process-wide state of common/; set once in main, before threads.
  *
- * A file that cannot be written (a full disk) is given up: one line on stderr says so, and that line
- * and all later ones go there. What is lost on stderr itself is lost. */
+ * A file that cannot be written (a full disk) is given up: one line on stderr says so, and that
+ * line and all later ones go there. What is lost on stderr itself is lost. */
 #ifndef COMMON_LOG_H
 #define COMMON_LOG_H
 

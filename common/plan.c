@@ -280,8 +280,9 @@ static bool on_device(const stage_plan *s)
     return s->device.kind == DEVICE_CUDA;
 }
 
-/* coordinator/engine: of each session its tokens, tables by class and links of blocks (kvbooks.c); the
- * mirror's tables and tokens (mirror.c); where prefixes can be shared, those of each block (prefix.c). */
+/* coordinator/engine: of each session its tokens, tables by class and links of blocks (kvbooks.c);
+ * the mirror's tables and tokens (mirror.c); where prefixes can be shared, those of each block
+ * (prefix.c). */
 static uint64_t books_bytes(const plan *p, const model_desc *m)
 {
     const uint64_t u32 = sizeof(uint32_t), link = 16, prefix_entry = 40;
@@ -316,7 +317,8 @@ static void fill_bytes(plan *p, const model_desc *m)
                                .rows_max = p->rows_max,
                                .n_readback = p->n_readback,
                                .last_stage = s + 1 == n,
-                               .keeps = on_device(&p->stage[s]) && s + 1 < n && p->n_journal_blocks > 0};
+                               .keeps =
+                                   on_device(&p->stage[s]) && s + 1 < n && p->n_journal_blocks > 0};
         memcpy(limits.n_blocks, p->n_blocks, sizeof limits.n_blocks);
         const stage_role role = {limits.last_stage, limits.keeps, on_device(sp)};
         scratch_layout_make(&scratch, m, p->rows_max, p->n_ctx, role);
@@ -333,7 +335,8 @@ static void fill_bytes(plan *p, const model_desc *m)
         sp->process_bytes = PLAN_PROCESS_BYTES + edges_bytes(p, m) + fixed_bytes(p, m, sp);
         sp->slots_bytes = slots_bytes(p, m, s);
         if (p->one_process) sp->slots_bytes = 0;
-        if (p->one_process) sp->process_bytes = s == 0 ? PLAN_PROCESS_BYTES + fixed_bytes(p, m, sp) : 0;
+        if (p->one_process)
+            sp->process_bytes = s == 0 ? PLAN_PROCESS_BYTES + fixed_bytes(p, m, sp) : 0;
         sp->device_bytes = on_device(sp) ? plan_cuda_bytes(p, m, s) : 0;
         p->slots_total_bytes += sp->slots_bytes;
         p->weights_total_bytes += fence_stage_bytes(&p->cuts, m, s);
@@ -381,9 +384,9 @@ status plan_make(plan *out, const model_desc *m, const doors *d, const plan_requ
     return ST_OK;
 }
 
-/* Of the host. A tied head that two stages map lies in the page cache once. What a CUDA device holds
- * is not the host's: its weights pass through the page cache and need not stay there, but for the
- * embedding, which the device reads where it lies. */
+/* Of the host. A tied head that two stages map lies in the page cache once. What a CUDA device
+ * holds is not the host's: its weights pass through the page cache and need not stay there, but for
+ * the embedding, which the device reads where it lies. */
 uint64_t plan_needed_bytes(const plan *p, const model_desc *m)
 {
     const stage_plan *first = &p->stage[0], *last = &p->stage[p->cuts.n_stages - 1];

@@ -19,18 +19,18 @@
 #define PLAN_READBACK_DEFAULT 16u
 
 /* What a process takes beside what it is sized for, measured (tests/unit/memory_test.c): allocator,
- * stacks, tables of the model, written pages of libraries, and its share of programs' and libraries'
- * code. A piece of the vocabulary: text, index, merges. */
+ * stacks, tables of the model, written pages of libraries, and its share of programs' and
+ * libraries' code. A piece of the vocabulary: text, index, merges. */
 #define PLAN_PROCESS_BYTES (5ull << 19)
 #define PLAN_PIECE_BYTES   96ull
 
 /* What a cpu device holds of activations in fixed point (kernels/cpu/fixed.h), at most. */
 #define PLAN_FIXED_BYTES (8ull << 20)
 
-/* What a stage takes of a CUDA device beside weights, KV, scratch and slots: the driver's context with the
- * kernels and their local memory, measured on an H200 (tests/gpu/gpu_memory_test.c); a queue's own
- * scratch, and pieces of weights on their way (kernels/cuda/device.h, loader.h). Allocations there are of
- * whole pages; places of weights are aligned. */
+/* What a stage takes of a CUDA device beside weights, KV, scratch and slots: the driver's context
+ * with the kernels and their local memory, measured on an H200 (tests/gpu/gpu_memory_test.c); a
+ * queue's own scratch, and pieces of weights on their way (kernels/cuda/device.h, loader.h).
+ * Allocations there are of whole pages; places of weights are aligned. */
 #define PLAN_CUDA_CONTEXT_BYTES (530ull << 20)
 #define PLAN_CUDA_QUEUE_BYTES   (290ull << 20)
 #define PLAN_CUDA_LOADER_BYTES  (64ull << 20)
@@ -54,7 +54,8 @@ typedef struct {
                                PLAN_JOURNAL_ALL: for every KV block */
     dtype kv_type;       /* F32, F16, BF16 */
     uint32_t n_chunk;    /* rows of the largest step, 1..WIRE_ROWS_MAX; 0: default (not more than
-                            a prompt of n_ctx, or a row of each session, has). The door MEMRA_PRIME_CHUNK raises it when it asks for more */
+                            a prompt of n_ctx, or a row of each session, has). The door
+                            MEMRA_PRIME_CHUNK raises it when it asks for more */
     uint32_t n_readback; /* readback rows, 1..PLAN_READBACK_MAX; 0: default */
     bool costs;          /* auto cuts: what a byte costs on each stage's device (fence.h) */
     uint32_t cost[STAGES_MAX];
@@ -67,9 +68,9 @@ typedef struct {
     uint64_t host_bytes; /* the stage's own host memory: host_layout */
     uint64_t process_bytes; /* PLAN_PROCESS_BYTES, the rows that a boundary's end keeps, and
                                a cpu device's rows in fixed point */
-    uint64_t device_bytes;  /* on a CUDA device: all that the process takes there, at its peak, weights
-                               in the forms that its kernels read; the embedding is not among them, it
-                               stays in host memory. Elsewhere 0 */
+    uint64_t device_bytes;  /* on a CUDA device: all that the process takes there, at its peak,
+                               weights in the forms that its kernels read; without the embedding,
+                               which stays in host memory. Elsewhere 0 */
 } stage_plan;
 
 typedef struct {
@@ -78,14 +79,14 @@ typedef struct {
     uint32_t n_blocks[KV_POOLS]; /* KV blocks by class, the same in every stage */
     dtype kv_type;
     bool gathered;             /* MEMRA_PP_SHARD=0: stage 0 has the weights of all */
-    bool one_process;          /* MEMRA_PP_STREAMS=0: all stages are in one: no slots, no journals */
+    bool one_process; /* MEMRA_PP_STREAMS=0: all stages are in one: no slots, no journals */
     stage_plan stage[STAGES_MAX];
     uint64_t run_block_bytes, readback_bytes, slots_total_bytes;
     uint32_t n_journal_blocks; /* of each journal: those of class global below it are kept */
     uint64_t journal_bytes;    /* of all; 0: none */
     bool journal_may_go;       /* nobody asked for so many: rather none than not to fit */
-    uint64_t coordinator_bytes; /* the process itself: PLAN_PROCESS_BYTES, its vocabulary, and its books:
-                                 * tokens and tables of sessions, of the mirror and of prefixes */
+    uint64_t coordinator_bytes; /* the process itself: PLAN_PROCESS_BYTES, its vocabulary, books:
+                                   tokens and tables of sessions, of the mirror and of prefixes */
     uint64_t total_bytes;   /* without weights that stay in the page cache: what is allocated */
     uint64_t weights_total_bytes; /* over the stages; a tied head of two stages counts twice */
 } plan;
@@ -100,10 +101,10 @@ MUST_USE status plan_make(plan *out, const model_desc *m, const doors *d, const 
 uint64_t plan_needed_bytes(const plan *p, const model_desc *m);
 
 /* Compare what all stages together need of the host, weights included (they must stay in memory to
- * be of use; but for what lies on CUDA devices: of their weights the embedding alone), with what it has
- * free (free_bytes; 0: unknown,
- * fits); when it is too much, journals that may go are dropped first. ST_RESOURCES naming the largest
- * stage, what is needed, what is free and the context that would fit, if any does. */
+ * be of use; but for what lies on CUDA devices: of their weights the embedding alone), with what it
+ * has free (free_bytes; 0: unknown, fits); when it is too much, journals that may go are dropped
+ * first. ST_RESOURCES naming the largest stage, what is needed, what is free and the context that
+ * would fit, if any does. */
 MUST_USE status plan_fits(plan *p, const model_desc *m, uint64_t free_bytes, errmsg *e);
 
 typedef struct {

@@ -1,10 +1,10 @@
 /* readback.h - where the last stage commits results: shared host memory of the coordinator.
  *
- * [n_branches] rings of tokens and [n_rows] rows, each one line of words and n_vocab logits. The last
- * stage writes what was drawn, then sets `commit` (release) to the step's sequence: the commit point.
- * The coordinator hands out row ids; a ring's entry is the position of the row whose logits gave the
- * token, modulo READBACK_RING: steps in flight do not have more positions of one branch than that. A token is compared with n_vocab by the coordinator before
- * it is used. */
+ * [n_branches] rings of tokens and [n_rows] rows, each one line of words and n_vocab logits. The
+ * last stage writes what was drawn, then sets `commit` (release) to the step's sequence: the commit
+ * point. The coordinator hands out row ids; a ring's entry is the position of the row whose logits
+ * gave the token, modulo READBACK_RING: steps in flight do not have more positions of one branch
+ * than that. A token is compared with n_vocab by the coordinator before it is used. */
 #ifndef COMMON_READBACK_H
 #define COMMON_READBACK_H
 
@@ -33,8 +33,8 @@ typedef struct {
     float logits[];                               /* [n_vocab], at offset 16 of the line */
 } readback_row;
 
-/* One process's view: sizes are its own copies, checked once, so that nothing another process writes
- * into the header later moves an address. */
+/* One process's view: sizes are its own copies, checked once, so that nothing another process
+ * writes into the header later moves an address. */
 typedef struct {
     void *map;
     uint32_t n_rows, n_vocab, n_branches;

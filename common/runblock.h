@@ -37,7 +37,7 @@ typedef enum { STARVED_NO, STARVED_INPUT_EMPTY, STARVED_OUTPUT_FULL } starved_ki
 typedef struct {
     /* line 0, written by the stage's control thread */
     _Alignas(CACHE_LINE) _Atomic uint64_t heartbeat; /* goes up every 50 ms or so */
-    _Atomic uint64_t n_bad_messages;                 /* of the coordinator's, that failed their check */
+    _Atomic uint64_t n_bad_messages; /* of the coordinator's, that failed their check */
     /* line 1, written by the stage's worker thread */
     _Alignas(CACHE_LINE) _Atomic uint32_t state;     /* stage_state */
     _Atomic uint32_t starved;                        /* starved_kind */
@@ -73,9 +73,9 @@ typedef struct {
     _Atomic uint64_t n_verifies_split;
     _Atomic uint64_t n_unsplit;     /* steps whose layers this stage walked all, the others' too */
     /* line 5, worker */
-    _Alignas(CACHE_LINE) _Atomic uint64_t n_ahead_rounds; /* groups whose rows came with what the device
-                                                             before had drawn or passed on, the hosts not
-                                                             knowing (stage/ring.h) */
+    _Alignas(CACHE_LINE) _Atomic uint64_t n_ahead_rounds; /* groups whose rows came with what the
+                                                             device before had drawn or passed on,
+                                                             the hosts not knowing (stage/ring.h) */
     /* line 6, written by the coordinator */
     _Alignas(CACHE_LINE) _Atomic uint32_t asked; /* the incarnation that is asked for its faults of
                                                     at=asked */

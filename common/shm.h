@@ -9,8 +9,8 @@
 
 #include <stdint.h>
 
-/* Create, size, seal and map `bytes` of zeroed memory; *fd is close-on-exec and the caller's. `what`
- * names it in messages. ST_RESOURCES: bytes and cause; nothing stays open then. */
+/* Create, size, seal and map `bytes` of zeroed memory; *fd is close-on-exec and the caller's.
+ * `what` names it in messages. ST_RESOURCES: bytes and cause; nothing stays open then. */
 MUST_USE status shm_create(int *fd, void **map, const char *what, uint64_t bytes, errmsg *e);
 
 /* Map what fd holds, whole. */

@@ -2,7 +2,8 @@
  *
  * Three kinds, never mixed. A bug: CHECK prints the expression and aborts, in every build. A fault
  * (system, file, device, message): a must-use `status`, described once in an `errmsg` where it
- * arises, passed on by TRY. "Not now" (timeout, closed) is an ordinary value: ST_TIMEOUT, ST_CLOSED.
+ * arises, passed on by TRY. "Not now" (timeout, closed) is an ordinary value: ST_TIMEOUT,
+ * ST_CLOSED.
  *
  * ST_OK is 0; every other value is a fault. */
 #ifndef COMMON_STATUS_H
@@ -17,19 +18,19 @@
 /* name, exit code of the program that ends because of it, one word for JSON */
 #define STATUS_LIST(X)                                                                             \
     X(ST_OK, 0, "ok")                                                                              \
-    X(ST_USAGE, 2, "usage")            /* a command line that cannot be meant */                   \
-    X(ST_BAD_DOOR, 2, "bad_door")      /* a door's value breaks its rule */                        \
-    X(ST_BAD_MODEL, 3, "bad_model")    /* the model file is damaged or not supported */            \
-    X(ST_RESOURCES, 4, "resources")    /* memory, device, file or directory cannot be had */       \
-    X(ST_STAGE_LOST, 5, "stage_lost")  /* a stage ended or stopped answering */                    \
-    X(ST_DEVICE, 6, "device")          /* a device failed: a CUDA error, final for its process */     \
-    X(ST_PROTOCOL, 5, "protocol")      /* a message or a boundary header failed its check */       \
-    X(ST_NAN, 7, "nan")                /* NaN or infinity in a hidden state or in logits */        \
+    X(ST_USAGE, 2, "usage")           /* a command line that cannot be meant */                    \
+    X(ST_BAD_DOOR, 2, "bad_door")     /* a door's value breaks its rule */                         \
+    X(ST_BAD_MODEL, 3, "bad_model")   /* the model file is damaged or not supported */             \
+    X(ST_RESOURCES, 4, "resources")   /* memory, device, file or directory cannot be had */        \
+    X(ST_STAGE_LOST, 5, "stage_lost") /* a stage ended or stopped answering */                     \
+    X(ST_DEVICE, 6, "device")         /* a device failed: a CUDA error, final for its process */   \
+    X(ST_PROTOCOL, 5, "protocol")     /* a message or a boundary header failed its check */        \
+    X(ST_NAN, 7, "nan")               /* NaN or infinity in a hidden state or in logits */         \
     X(ST_CONTEXT_FULL, 4, "context_full") /* no position left in the session's context */          \
-    X(ST_TIMEOUT, 5, "timeout")        /* not now: a bounded wait ran out */                       \
-    X(ST_CLOSED, 5, "closed")          /* not now: the other side is gone or we are closing */     \
+    X(ST_TIMEOUT, 5, "timeout")           /* not now: a bounded wait ran out */                    \
+    X(ST_CLOSED, 5, "closed")             /* not now: the other side is gone or we are closing */  \
     X(ST_INTERRUPTED, 130, "interrupted") /* the person asked to stop */                           \
-    X(ST_FAILED, 1, "failed")          /* a gate or check ran and is red */
+    X(ST_FAILED, 1, "failed")             /* a gate or check ran and is red */
 
 typedef enum {
 #define X(name, exit_code, word) name,

@@ -75,7 +75,8 @@ bool trace_take(trace_ring *r, trace_event *out)
     for (;;) {
         uint64_t head = atomic_load_explicit(&r->head, memory_order_acquire);
         if (head == tail) return false;
-        if (head - tail > TRACE_RING_EVENTS) { /* a writer that counts wrongly: what it has put is not known */
+        if (head - tail >
+            TRACE_RING_EVENTS) { /* a writer that counts wrongly: what it has put is not known */
             atomic_store_explicit(&r->tail, head, memory_order_release);
             return false;
         }

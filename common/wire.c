@@ -30,33 +30,34 @@ static bool terminated(const char *text, size_t bytes)
 static bool ranges_valid(const wire_config *c)
 {
     uint32_t n = c->n_seam > 1 ? c->n_seam : c->n_stages;
-    if (c->n_seam < 1 || c->n_seam > STAGES_MAX || (c->n_seam > 1 && (c->n_stages > 1 || c->loans != 0)))
+    if (c->n_seam < 1 || c->n_seam > STAGES_MAX ||
+        (c->n_seam > 1 && (c->n_stages > 1 || c->loans != 0)))
         return false;
     if (c->n_seam == 1 && c->loans == 0) return true;
     bool fine = c->range[0] == 0 && c->range[n] == c->n_layers;
     for (uint32_t s = 0; s < n; s++) fine = fine && c->range[s] < c->range[s + 1];
     if (c->n_seam > 1) return fine && c->layer_begin == 0 && c->layer_end == c->n_layers;
-    return fine && c->range[c->stage_i] == c->layer_begin && c->range[c->stage_i + 1] == c->layer_end;
+    return fine && c->range[c->stage_i] == c->layer_begin &&
+           c->range[c->stage_i + 1] == c->layer_end;
 }
 
 static bool config_valid(const wire_config *c)
 {
     bool linked = c->n_stages > 1;
-    return c->edge_epoch > 0 && c->n_stages >= 1 && c->n_stages <= STAGES_MAX && c->stage_i < c->n_stages &&
-           c->layer_begin < c->layer_end && c->layer_end <= c->n_layers && c->n_ctx >= 1 &&
-           c->n_branches >= 1 && c->rows_max >= 1 && c->rows_max <= WIRE_ROWS_MAX &&
-           c->n_readback >= 1 &&
+    return c->edge_epoch > 0 && c->n_stages >= 1 && c->n_stages <= STAGES_MAX &&
+           c->stage_i < c->n_stages && c->layer_begin < c->layer_end &&
+           c->layer_end <= c->n_layers && c->n_ctx >= 1 && c->n_branches >= 1 && c->rows_max >= 1 &&
+           c->rows_max <= WIRE_ROWS_MAX && c->n_readback >= 1 &&
            (c->kv_type == DT_F32 || c->kv_type == DT_F16 || c->kv_type == DT_BF16) &&
            (c->device == DEVICE_CPU || c->device == DEVICE_CUDA) &&
-           terminated(c->cuda_uuid, sizeof c->cuda_uuid) && c->n_threads >= 1 && c->run_block_fd >= 0 && c->readback_fd >= 0 && c->trace_fd >= 0 &&
+           terminated(c->cuda_uuid, sizeof c->cuda_uuid) && c->n_threads >= 1 &&
+           c->run_block_fd >= 0 && c->readback_fd >= 0 && c->trace_fd >= 0 &&
            (c->in_fd >= 0) == linked && (c->out_fd >= 0) == linked && c->journal_in_fd >= -1 &&
            c->journal_out_fd >= -1 && c->loan_fd >= -1 && (c->loan_fd >= 0) == (c->loans != 0) &&
-           c->loans <= (LOAN_UNSPLIT | LOAN_GATHERED) && ranges_valid(c) &&
-           c->n_model_fds >= 1 &&
+           c->loans <= (LOAN_UNSPLIT | LOAN_GATHERED) && ranges_valid(c) && c->n_model_fds >= 1 &&
            c->n_model_fds <= GGUF_FILES_MAX && terminated(c->build, sizeof c->build) &&
            terminated(c->isa, sizeof c->isa) && c->transport <= TRANSPORT_SHM &&
-           c->signal <= SIGNAL_SPIN &&
-           terminated(c->fault, sizeof c->fault);
+           c->signal <= SIGNAL_SPIN && terminated(c->fault, sizeof c->fault);
 }
 
 static bool probed_valid(const wire_probed *p)
@@ -138,7 +139,8 @@ bool wire_valid(const void *data, uint64_t bytes)
     case WIRE_QUIESCED:
         return h->body_bytes == sizeof(wire_quiesced);
     case WIRE_REATTACH:
-        return h->body_bytes == sizeof(wire_reattach) && ((const wire_reattach *)body)->edge_epoch > 0;
+        return h->body_bytes == sizeof(wire_reattach) &&
+               ((const wire_reattach *)body)->edge_epoch > 0;
     case WIRE_REPLAYED:
         return h->body_bytes == sizeof(wire_replayed);
     case WIRE_POISONED:

@@ -1,21 +1,21 @@
 /* wire.h - control messages between coordinator and stages, over ZeroMQ.
  *
  * A message is one ZeroMQ frame: wire_header, then the body of its kind, fixed layout, little
- * endian, no pointers. Tensors never travel here. One endpoint and epoch per incarnation of a stage;
- * a message of another epoch is dropped. wire_valid checks a frame whole (magic, version, kind,
- * sizes, counts and every index that has a fixed bound) and is called by both sides before anything
- * is read; bounds that depend on the plan (branch, block, position, token) are checked by the stage
- * against its configuration.
+ * endian, no pointers. Tensors never travel here. One endpoint and epoch per incarnation of a
+ * stage; a message of another epoch is dropped. wire_valid checks a frame whole (magic, version,
+ * kind, sizes, counts and every index that has a fixed bound) and is called by both sides before
+ * anything is read; bounds that depend on the plan (branch, block, position, token) are checked by
+ * the stage against its configuration.
  *
  * When a stage is lost (DESIGN section 8): every survivor is sent QUIESCE. Its waits on boundaries
- * end at once, the step in hand ends where it is, steps behind it are dropped, and it says QUIESCED.
- * With the dead reaped and replaced, all are sent REATTACH, under one new epoch for every boundary,
- * and PROBE. REPLAYs, under the number of the last step that came back, give the replacement what it
- * must know; then the steps in flight are issued
- * again under their own numbers. A stage that had applied a step's KV operations does not apply them
- * twice (it remembers the last such step); it may run the step's rows twice: by the law they write
- * the same K and V at the same positions. A stage with recurrent state could not: it will have to
- * keep the rows that it sent and send those. */
+ * end at once, the step in hand ends where it is, steps behind it are dropped, and it says
+ * QUIESCED. With the dead reaped and replaced, all are sent REATTACH, under one new epoch for every
+ * boundary, and PROBE. REPLAYs, under the number of the last step that came back, give the
+ * replacement what it must know; then the steps in flight are issued again under their own numbers.
+ * A stage that had applied a step's KV operations does not apply them twice (it remembers the last
+ * such step); it may run the step's rows twice: by the law they write the same K and V at the same
+ * positions. A stage with recurrent state could not: it will have to keep the rows that it sent and
+ * send those. */
 #ifndef COMMON_WIRE_H
 #define COMMON_WIRE_H
 
@@ -73,7 +73,8 @@ typedef struct {
     uint32_t pid, reserved;
 } wire_hello;
 
-#define LOAN_UNSPLIT 1u  /* the first stage may walk all layers: it borrows the others' K, V and weights */
+/* The first stage may walk all layers: it borrows the others' K, V and weights. */
+#define LOAN_UNSPLIT 1u
 #define LOAN_GATHERED 2u /* the first stage has all weights: the others borrow theirs */
 
 typedef struct {
@@ -89,13 +90,13 @@ typedef struct {
     uint32_t device;                 /* device_kind: DEVICE_CPU or DEVICE_CUDA */
     uint32_t cuda_index;             /* the ordinal, unless cuda_uuid names the device */
     int32_t run_block_fd, readback_fd;
-    int32_t in_fd, out_fd;           /* boundaries s-1 -> s and s -> s+1 (mod N); -1 with one stage */
+    int32_t in_fd, out_fd; /* boundaries s-1 -> s and s -> s+1 (mod N); -1 with one stage */
     int32_t journal_in_fd, journal_out_fd; /* of those boundaries; -1: none */
-    int32_t loan_fd;                 /* where stages say what they lend (loan.h); -1: nobody borrows */
+    int32_t loan_fd; /* where stages say what they lend (loan.h); -1: nobody borrows */
     uint32_t loans;                  /* LOAN_..: what for; 0 without it */
     uint32_t n_seam;                 /* stages in this one process (seam.h); 1: this one */
-    uint32_t range[STAGES_MAX + 1];  /* of all stages, s has the layers [range[s], range[s + 1]); read with
-                                        a loan or several in one process */
+    uint32_t range[STAGES_MAX + 1];  /* of all stages, s has the layers [range[s], range[s + 1]);
+                                        read with  a loan or several in one process */
     uint32_t n_model_fds;
     int32_t model_fd[GGUF_FILES_MAX];
     uint32_t wait_limit_ms;          /* boundary waits give up after this; longer than the
@@ -125,16 +126,16 @@ typedef struct {
 
 /* On the table of the operation's class; OPEN and FREE, of class global, on the whole branch. */
 typedef enum {
-    KV_OPEN,      /* branch starts empty, under this generation */
-    KV_ALLOC,     /* table[a] = block b; its first c positions hold what the branch's rows would give
-                     (a shared prefix; for the record: stages do not read c) */
-    KV_FREE,      /* branch ends: its tables are gone */
-    KV_TRUNCATE,  /* positions >= a are void; table entries past them are dropped */
-    KV_RELEASE,   /* entries below a are let go: they have slid out of the window */
-    KV_FORK,      /* branch takes the first a / KV_BLOCK table entries of branch b */
-    KV_COPY,      /* block a gets the first c positions of block b (copy on write) */
-    KV_WIPE,      /* block a is zeroed */
-    KV_SNAPSHOT,  /* state of branch into a (recurrent classes; refused until one exists) */
+    KV_OPEN,     /* branch starts empty, under this generation */
+    KV_ALLOC,    /* table[a] = block b; its first c positions hold what the branch's rows would give
+                    (a shared prefix; for the record: stages do not read c) */
+    KV_FREE,     /* branch ends: its tables are gone */
+    KV_TRUNCATE, /* positions >= a are void; table entries past them are dropped */
+    KV_RELEASE,  /* entries below a are let go: they have slid out of the window */
+    KV_FORK,     /* branch takes the first a / KV_BLOCK table entries of branch b */
+    KV_COPY,     /* block a gets the first c positions of block b (copy on write) */
+    KV_WIPE,     /* block a is zeroed */
+    KV_SNAPSHOT, /* state of branch into a (recurrent classes; refused until one exists) */
     KV_RESTORE,
     KV_OP_COUNT
 } kv_op_kind;
@@ -145,11 +146,12 @@ typedef struct {
 
 #define ROW_LIVE 1u
 #define ROW_LOGITS 2u    /* write the logits to readback row `readback` */
-#define ROW_SAMPLE 4u    /* draw the next token with sampler `sampler_i`, into readback row `readback`
-                            or, where that is WIRE_NONE, into the branch's ring of tokens */
+/* Draw the next token with sampler `sampler_i`, into readback row `readback` or, where that is
+ * WIRE_NONE, into the branch's ring of tokens. */
+#define ROW_SAMPLE 4u
 /* Of a step of several rounds, what the row is in the first one: in each later one it has the token
- * that it drew, at the next position. It is live in its first `rounds` rounds, unless it draws an id
- * of its stop set before: the live bit is then cleared and travels with the row. */
+ * that it drew, at the next position. It is live in its first `rounds` rounds, unless it draws an
+ * id of its stop set before: the live bit is then cleared and travels with the row. */
 typedef struct {
     uint64_t session_step;
     uint32_t session, generation, branch, position, token, flags;
@@ -165,26 +167,27 @@ typedef struct {
 #define STEP_OVERLAP 2u      /* doors of the step, for the record and for gates */
 #define STEP_PRIME_PIPE 4u
 #define STEP_RESET 8u        /* REPLAY: first forget every branch */
-#define STEP_THROUGH 16u     /* REPLAY: rows walk all stages, from tokens; otherwise this one alone, the
-                                first stage from tokens, any other from its journal */
+/* REPLAY: rows walk all stages, from tokens; otherwise this one alone, the first stage from
+ * tokens, any other from its journal. */
+#define STEP_THROUGH 16u
 #define STEP_OVERWRITTEN 32u /* REPLAY: no step in flight reads a row that a later one has written
                                 anew, so that such rows may be as they are now */
 #define STEP_VERIFY 64u      /* of one round: rows hold drafts beside the tokens that were drawn */
-#define STEP_UNSPLIT 128u    /* the first stage walks all layers, with what the others lend; they hand
-                                the rows on. No KV operations; whatever came before has landed, but for
-                                steps of this kind */
-#define STEP_GOES_ON 256u    /* the step before, seq - 1, had these rows and groups, and several rounds:
-                                this one's first round is the next one of those. Rows come with the token
-                                and the live bit that they left it with, on the slots that follow, and
-                                what the message says of these is not read */
+/* The first stage walks all layers, with what the others lend; they hand the rows on. No KV
+ * operations; whatever came before has landed, but for steps of this kind. */
+#define STEP_UNSPLIT 128u
+/* The step before, seq - 1, had these rows and groups, and several rounds: this one's first
+ * round is the next one of those. Rows come with the token and the live bit that they left it
+ * with, on the slots that follow, and what the message says of these is not read. */
+#define STEP_GOES_ON 256u
 #define STEP_AHEAD 512u      /* of several rounds, in at most wire_ahead_groups groups of at most
                                 WIRE_AHEAD_ROWS rows: the devices tell each other what is drawn
                                 (stage/ring.h). The same for the step that it goes on after */
-/* Every stage runs, for each round, its groups one after the other; a group is a crossing of its own
- * on every boundary, which takes the slots in turn, beginning with `slot` (without STEP_OVERLAP: slot
- * 0). With several rounds every row samples, none asks for logits, and the tokens of all rounds but
- * the last go from the last stage back to the first; those of the last one too, once it knows that the
- * next step goes on. */
+/* Every stage runs, for each round, its groups one after the other; a group is a crossing of its
+ * own on every boundary, which takes the slots in turn, beginning with `slot` (without
+ * STEP_OVERLAP: slot 0). With several rounds every row samples, none asks for logits, and the
+ * tokens of all rounds but the last go from the last stage back to the first; those of the last one
+ * too, once it knows that the next step goes on. */
 typedef struct {
     uint32_t flags, slot;
     uint32_t n_kv_ops, n_rows, n_samplers, n_stops;
@@ -193,8 +196,9 @@ typedef struct {
      * [n_stops], uint32_t [n_groups]: where each group's rows end */
 } wire_step;
 
-/* Groups of a STEP_AHEAD. A slot is handed back when its receiver has walked what was in it, so that a
- * group can be under way to every stage and back only while none waits for a slot that waits for it. */
+/* Groups of a STEP_AHEAD. A slot is handed back when its receiver has walked what was in it, so
+ * that a group can be under way to every stage and back only while none waits for a slot that waits
+ * for it. */
 static inline uint32_t wire_ahead_groups(uint32_t n_stages, bool overlap)
 {
     return overlap ? 2 * n_stages - 1 : n_stages - 1;
@@ -208,7 +212,7 @@ typedef struct {
 /* The first such row of its session among those of the RESULT, and the stage that found it. */
 typedef struct {
     uint32_t session, generation, branch, position;
-    uint32_t stage, in_logits;       /* in_logits: 1; 0: in the hidden state that the stage computed */
+    uint32_t stage, in_logits; /* in_logits: 1; 0: in the hidden state that the stage computed */
 } wire_poisoned;
 
 /* Sequences of steps; 0: none. */

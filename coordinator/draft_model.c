@@ -36,7 +36,7 @@ typedef struct {
     uint64_t n_held;
 } seat;
 
-/* --- the thread -------------------------------------------------------------------------------------- */
+/* --- the thread ------------------------------------------------------------------------------- */
 
 /* A question, as it was when it was taken. */
 typedef struct {
@@ -67,7 +67,8 @@ static status follow(seat *x, const uint32_t *want, uint64_t n, errmsg *e)
     return ST_OK;
 }
 
-static status draw(seat *x, uint32_t input, uint32_t room, uint32_t *out, uint32_t *n_out, errmsg *e)
+static status draw(seat *x, uint32_t input, uint32_t room, uint32_t *out, uint32_t *n_out,
+                   errmsg *e)
 {
     const generate_limits l = {.n_max = room};
     generation *g;
@@ -88,10 +89,12 @@ static status draw(seat *x, uint32_t input, uint32_t room, uint32_t *out, uint32
     return ST_OK;
 }
 
-static status answer(seat *x, const uint32_t *want, question q, uint32_t *out, uint32_t *n_out, errmsg *e)
+static status answer(seat *x, const uint32_t *want, question q, uint32_t *out, uint32_t *n_out,
+                     errmsg *e)
 {
     *n_out = 0;
-    if (q.n > pipeline_plan(x->d->p)->n_ctx) return ST_OK; /* its context is the shorter one, and full */
+    if (q.n > pipeline_plan(x->d->p)->n_ctx)
+        return ST_OK;                  /* its context is the shorter one, and full */
     for (uint64_t i = 0; i < q.n; i++) /* nor is a padded head's token one of its own */
         if (want[i] >= pipeline_model(x->d->p)->n_vocab) return ST_OK;
     TRY(follow(x, want, q.n, e));
@@ -101,7 +104,8 @@ static status answer(seat *x, const uint32_t *want, question q, uint32_t *out, u
 static void fail(draft_model *d, const errmsg *why)
 {
     bool asked = why->code == ST_INTERRUPTED || why->code == ST_CLOSED;
-    if (!d->broken && !asked) log_warn("the draft model is lost, what it drafted for goes on plainly: %s", why->text);
+    if (!d->broken && !asked)
+        log_warn("the draft model is lost, what it drafted for goes on plainly: %s", why->text);
     d->broken = true;
 }
 
@@ -159,7 +163,7 @@ static void *seat_main(void *seat_)
     return NULL;
 }
 
-/* --- the source -------------------------------------------------------------------------------------- */
+/* --- the source ------------------------------------------------------------------------------- */
 
 static seat *make_seat(draft_model *d, const draft_task *t)
 {
@@ -225,7 +229,7 @@ static uint32_t guess(void *seat_, const uint32_t *tokens, uint64_t n, uint32_t 
     return n_out;
 }
 
-/* --- open, close ------------------------------------------------------------------------------------- */
+/* --- open, close ------------------------------------------------------------------------------ */
 
 status draft_model_open(draft_model **out, pipeline *p, errmsg *e)
 {

@@ -91,8 +91,8 @@ static int run_command(int argc, char **argv)
     return command_failed(&e);
 }
 
-/* Help and tables go through stdio; whether they arrived is known only in the end. The reason may have
- * been told to a printf that nobody asked: of a pipe, poll still knows it. */
+/* Help and tables go through stdio; whether they arrived is known only in the end. The reason may
+ * have been told to a printf that nobody asked: of a pipe, poll still knows it. */
 static status end_stdout(errmsg *e)
 {
     errno = 0;

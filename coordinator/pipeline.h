@@ -1,21 +1,21 @@
 /* pipeline.h - the coordinator as a library: open a model over N stage processes, drive sessions.
  *
  * An engine thread of the pipeline owns the sockets, the children and the schedule from open to
- * close; the calls below hand it requests and wait. Calls may come from several threads; one session
- * is used by one thread at a time.
+ * close; the calls below hand it requests and wait. Calls may come from several threads; one
+ * session is used by one thread at a time.
  *
  * When a stage is lost while the pipeline serves, it is replaced: the others keep their weights and
- * KV, requests wait and go on with the same bits, and one line of the log says what happened. When it
- * was replaced restarts times within the window, or is lost before the pipeline serves, every call
- * ends with ST_STAGE_LOST and the line that names stage and cause, now and from then on.
+ * KV, requests wait and go on with the same bits, and one line of the log says what happened. When
+ * it was replaced restarts times within the window, or is lost before the pipeline serves, every
+ * call ends with ST_STAGE_LOST and the line that names stage and cause, now and from then on.
  *
- * A session whose hidden state or logits hold NaN or infinity is ended, alone: what it asked for, and
- * every later call but session_drop, ends with ST_NAN and a line that names session, position, stage
- * and layers. Others, in the same steps too, go on with the same bits; its KV blocks are wiped before
- * they are used again.
+ * A session whose hidden state or logits hold NaN or infinity is ended, alone: what it asked for,
+ * and every later call but session_drop, ends with ST_NAN and a line that names session, position,
+ * stage and layers. Others, in the same steps too, go on with the same bits; its KV blocks are
+ * wiped before they are used again.
  *
- * Nothing is left behind after close: no process, socket or memory. The library installs no signal handlers,
- * writes nothing to stdout. */
+ * Nothing is left behind after close: no process, socket or memory. The library installs no signal
+ * handlers, writes nothing to stdout. */
 #ifndef COORDINATOR_PIPELINE_H
 #define COORDINATOR_PIPELINE_H
 
@@ -36,17 +36,17 @@ typedef void (*pipeline_progress)(void *ctx, uint32_t stage, uint64_t done_bytes
 
 typedef struct {
     const char *model_path;
-    const char *called;          /* NULL, or who its stages are, for lines about them: "draft model" */
-    int model_fd;                /* > 0: the model is this file, kept by the caller, and its pages are
-                                  * memory in use already (a memfd); model_path is then its name */
+    const char *called; /* NULL, or who its stages are, for lines about them: "draft model" */
+    int model_fd;       /* > 0: the model is this file, kept by the caller, and its pages are
+                         * memory in use already (a memfd); model_path is then its name */
     const doors *doors;
     plan_request plan;
     uint32_t n_threads;          /* per stage; 0: the machine's cores shared among the stages */
     const char *isa;             /* NULL: auto */
     const char *run_dir;         /* base of the private directory; NULL: $XDG_RUNTIME_DIR or /tmp */
     const char *stage_program;   /* NULL: memra-stage beside this program */
-    uint32_t start_timeout_ms;   /* a stage that shows no progress in its start, or does not answer there, for
-                                    so long is given up; 0: 30 s */
+    uint32_t start_timeout_ms;   /* a stage that shows no progress in its start, or does not answer
+                                    there, for   so long is given up; 0: 30 s */
     uint32_t hang_timeout_ms;    /* the same of a stage that has started; 0: 5 s */
     uint32_t restarts;           /* of one stage within restart_window_ms, at most RESTARTS_MAX; 0:
                                   * none is replaced */
@@ -55,7 +55,7 @@ typedef struct {
                                   * devices allow them; with those of `doors` it is so anyway */
     pipeline_progress on_progress; /* may be NULL */
     void *progress_ctx;
-    struct trace *trace;         /* coordinator/trace/trace.h, open as long as the pipeline; NULL: none */
+    struct trace *trace; /* coordinator/trace/trace.h, open as long as the pipeline; NULL: none */
 } pipeline_options;
 
 #define RESTARTS_DEFAULT 10u
@@ -70,7 +70,8 @@ pipeline_options pipeline_options_default(const char *model_path, const doors *d
 MUST_USE status pipeline_open(pipeline **out, const pipeline_options *o,
                               const volatile int *interrupt, errmsg *e);
 
-/* Stop the stages in reverse of their start (first to last), reap them, remove the run directory. */
+/* Stop the stages in reverse of their start (first to last), reap them, remove the run
+ * directory. */
 void pipeline_close(pipeline *p);
 
 /* ST_OK while it serves; otherwise how it failed. Any thread, at once. */
@@ -95,12 +96,12 @@ typedef struct {
     uint64_t n_batches, n_batches_split; /* decode steps with rows of several sessions; cut */
     uint64_t n_prime_batches, n_prime_batches_split; /* the same of prompt chunks */
     uint64_t n_free_rounds;      /* groups walked in rounds after a step's first one */
-    uint64_t n_ahead_rounds;     /* groups whose rows came from device to device, the hosts not knowing */
+    uint64_t n_ahead_rounds;     /* those whose rows came from device to device, no host knowing */
     uint64_t n_verifies, n_verifies_split; /* steps that verified drafts; cut */
     uint64_t n_unsplit;          /* steps whose layers it walked all, the others' too */
     uint64_t load_ns;            /* from start to loaded */
     uint64_t n_lost;             /* so many of its processes were lost */
-    uint64_t n_bad_messages;     /* between it and us, either way, that failed their check: dropped */
+    uint64_t n_bad_messages; /* between it and us, either way, that failed their check: dropped */
     bool replacing;              /* it, or another stage, is being replaced, and it takes part */
     char last_fault[sizeof((errmsg *)0)->text]; /* how the last was lost; empty: none was */
 } stage_snapshot;
@@ -125,8 +126,9 @@ typedef struct {
     errmsg why;
 } recovery_record;
 
-/* Copies records number `from` (0: the first) to at most from + max - 1 (out may be NULL when max is 0),
- * as far as they are among the last RECOVERIES_KEPT, and returns how many there are in all. */
+/* Copies records number `from` (0: the first) to at most from + max - 1 (out may be NULL when max
+ * is 0), as far as they are among the last RECOVERIES_KEPT, and returns how many there are in
+ * all. */
 uint64_t pipeline_recoveries(const pipeline *p, uint64_t from, recovery_record *out, uint32_t max);
 
 /* Have the process that stage_i is now carry out its faults of at=asked (common/fault.h). */
@@ -139,12 +141,13 @@ MUST_USE status pipeline_set_step_doors(pipeline *p, const step_doors *d, errmsg
 
 /* What the schedule did so far. */
 typedef struct {
-    uint64_t n_shared_rows;      /* positions that sessions took over from others' blocks, not walked */
+    uint64_t n_shared_rows; /* positions that sessions took over from others' blocks, not walked */
     uint64_t n_pauses;           /* sessions whose KV was let go for others */
     uint64_t n_restored_rows;    /* positions that were primed again for that */
     uint32_t n_waiting;          /* sessions that wait for KV now */
-    uint32_t n_sessions, n_blocks_used, n_blocks_cached; /* open; of the global class: in use, and of
-                                                          * those held for their prefixes alone or too */
+    uint32_t n_sessions;         /* open */
+    uint32_t n_blocks_used;      /* of the global class */
+    uint32_t n_blocks_cached;    /* of those: held for their prefixes, alone or too */
 } schedule_snapshot;
 void pipeline_schedule(const pipeline *p, schedule_snapshot *out);
 
@@ -156,21 +159,21 @@ void pipeline_forget_prefixes(pipeline *p);
 
 /* --- sessions ------------------------------------------------------------------------------------
  *
- * KV blocks are taken when rows are asked for. When there are none, a session that was opened to wait
- * stands in line instead of being refused: by priority, then first come first served, and whoever has
- * been passed over often goes first. Room is made by letting go of the KV of prefixes that nobody
- * holds, then of idle sessions, then of generations that came later or have less priority; these are
- * primed again from their tokens when it is their turn, which gives the same bits. A generation never
- * ends for want of blocks: it pauses. */
+ * KV blocks are taken when rows are asked for. When there are none, a session that was opened to
+ * wait stands in line instead of being refused: by priority, then first come first served, and
+ * whoever has been passed over often goes first. Room is made by letting go of the KV of prefixes
+ * that nobody holds, then of idle sessions, then of generations that came later or have less
+ * priority; these are primed again from their tokens when it is their turn, which gives the same
+ * bits. A generation never ends for want of blocks: it pauses. */
 
 typedef struct {
     sampler_params sampler;
-    int32_t priority;            /* of those that wait for KV, or for their prompt to be read; higher goes
-                                  * first, then who came first; who was passed by often goes before
-                                  * all. Streams are never held up by it. Default: 0 */
+    int32_t priority; /* of those that wait for KV, or for their prompt to be read; higher goes
+                       * first, then who came first; who was passed by often goes before
+                       * all. Streams are never held up by it. Default: 0 */
     bool wait;                   /* for a free session and for KV; default: ST_RESOURCES instead */
-    bool share;                  /* take over the blocks of others that began with the same tokens, and
-                                  * let others have one's own: rows are not walked then. Default: no */
+    bool share; /* take over the blocks of others that began with the same tokens, and
+                 * let others have one's own: rows are not walked then. Default: no */
 } session_options;
 session_options session_options_default(void);
 
@@ -193,7 +196,8 @@ MUST_USE status session_prime(session *s, const uint32_t *tokens, uint64_t n, fl
 MUST_USE status session_step(session *s, uint32_t token, float *logits, uint32_t *next, errmsg *e);
 
 /* The same without waiting. The step is in flight until pending_logits_wait or pending_drop, and
- * the session may go on meanwhile. ST_RESOURCES also when n_readback deferred steps are in flight. */
+ * the session may go on meanwhile. ST_RESOURCES also when n_readback deferred steps are in
+ * flight. */
 MUST_USE status session_step_deferred(session *s, uint32_t token, pending **out, errmsg *e);
 
 /* Wait for a deferred step, hand out its results and free it (also on error). */
@@ -213,11 +217,11 @@ typedef struct {
     uint64_t n_max;              /* draw at most so many tokens, >= 1 */
     const uint32_t *stop;        /* drawing one of these ends it; [n_stop], copied */
     uint32_t n_stop;             /* <= GENERATE_STOPS_MAX */
-    uint32_t n_draft;            /* <= GENERATE_DRAFT_MAX: verify up to so many drafted tokens in one
-                                  * step, where that measures faster; 0: never */
+    uint32_t n_draft; /* <= GENERATE_DRAFT_MAX: verify up to so many drafted tokens in one
+                       * step, where that measures faster; 0: never */
     bool draft_always;           /* wherever there is a draft, faster or not */
-    draft_source *draft;         /* outlives the generation; NULL: what followed the last tokens when
-                                  * they last stood in the session (prompt lookup) */
+    draft_source *draft; /* outlives the generation; NULL: what followed the last tokens when
+                          * they last stood in the session (prompt lookup) */
     void (*on_more)(void *ctx);  /* NULL, or told from the engine thread that tokens came or that it
                                   * ended: it may only signal, and call nothing of this library */
     void *ctx;

@@ -1,4 +1,5 @@
-/* backend.h - the one table of device operations. cpu/ fills it, and cuda/ where a toolkit was found.
+/* backend.h - the one table of device operations. cpu/ fills it, and cuda/ where a toolkit was
+ * found.
  *
  * Asynchronous from the start: an op is put on a queue and runs after what was put there before; a
  * caller learns that it ran by an event. The cpu backend runs each op inside the call, on its own
@@ -34,8 +35,8 @@ static inline dev_ptr dev_offset(dev_ptr p, uint64_t bytes)
     return (dev_ptr){p.addr + bytes};
 }
 
-/* A weight matrix: n_out rows of n_in values of a stored type, in whatever order the device reads it
- * (weight_open). */
+/* A weight matrix: n_out rows of n_in values of a stored type, in whatever order the device reads
+ * it (weight_open). */
 typedef struct {
     dev_ptr data;
     dtype type;              /* as in the file */
@@ -100,11 +101,11 @@ typedef struct {
     dev_ptr position;        /* u32 [n_rows] */
     dev_ptr table;           /* u32 [n_rows] */
     dev_ptr tables;          /* u32 [..] */
-    dev_ptr live;            /* u8 [n_rows]: 0: the row writes no KV; its other results are unused */
+    dev_ptr live; /* u8 [n_rows]: 0: the row writes no KV; its other results are unused */
     uint32_t n_positions;    /* every position is below it, so that a device can spread a long
                                 context; 0: not known. No bit depends on it */
-    uint32_t n_runs;         /* of live rows of one table, side by side; 0: not known. No bit depends
-                                on it */
+    uint32_t n_runs; /* of live rows of one table, side by side; 0: not known. No bit depends
+                        on it */
 } row_args;
 
 /* All that a step of one live row does between its embedding and its logits, for a device that does
@@ -132,10 +133,11 @@ typedef struct {
     bool gelu;                   /* gelu_mul, otherwise silu_mul */
     walk_kind kind[WALK_KINDS];
     const walk_layer *layer;     /* read by walk_open only */
-    dev_ptr hidden, q, k, v, attn, gate; /* f32, one row each; hidden is the walk's input and output */
+    dev_ptr hidden;              /* f32 [n_embd]: the walk's input and output */
+    dev_ptr q, k, v, attn, gate; /* f32, one row each */
     dev_weight output;           /* the head, and its norm and result; data 0: none */
     dev_ptr output_norm, logits;
-    dev_ptr finite;              /* u8 [2]: 1 when hidden, when logits hold NaN or infinity, else 0 */
+    dev_ptr finite; /* u8 [2]: 1 when hidden, when logits hold NaN or infinity, else 0 */
 } walk_desc;
 
 typedef struct backend_walk backend_walk;
@@ -144,10 +146,10 @@ typedef struct {
     const sample_row *rows;  /* [n_rows], of host_alloc; as upload's host memory */
     dev_ptr flags;           /* u8 by row_i: 1 where the hidden state holds NaN or infinity */
     dev_ptr tokens, live;    /* 0: none; u32 and u8 by row_i: what the next walk of the row begins
-                                with: the token drawn, 0 where none was; live becomes 0 where the row
-                                ends, drew a stop or nothing */
-    dev_ptr scratch;         /* sampler_scratch_bytes(n_vocab); unused where the device has memory of its
-                                own: there a queue has it */
+                                with: the token drawn, 0 where none was; live becomes 0 where the
+                                row ends, drew a stop or nothing */
+    dev_ptr scratch;         /* sampler_scratch_bytes(n_vocab); unused where the device has memory
+                                of its own: there a queue has it */
     uint32_t n_vocab;
 } sample_args;
 
@@ -160,8 +162,8 @@ typedef struct {
 
 typedef struct {
     const char *name;        /* "cpu", "cuda" */
-    bool in_call;            /* an op has run when its call returns: to put work behind work that runs
-                                gains nothing */
+    bool in_call; /* an op has run when its call returns: to put work behind work that runs
+                     gains nothing */
 
     /* Open a device. ST_RESOURCES with *e: no such device, no memory, ISA not on this machine. */
     status (*device_open)(backend_device **out, const device_spec *s, errmsg *e);
@@ -173,8 +175,8 @@ typedef struct {
     /* Zeroed memory, 64-byte aligned. ST_RESOURCES with *e saying bytes and what was free. */
     status (*alloc)(backend_device *d, dev_ptr *out, uint64_t bytes, errmsg *e);
     void (*free)(backend_device *d, dev_ptr p, uint64_t bytes);
-    /* Zeroed host memory that the device reads and writes fast (cuda: pinned), and that ops can name
-     * by a dev_ptr of its address; ST_RESOURCES. */
+    /* Zeroed host memory that the device reads and writes fast (cuda: pinned), and that ops can
+     * name by a dev_ptr of its address; ST_RESOURCES. */
     status (*host_alloc)(backend_device *d, void **out, uint64_t bytes, errmsg *e);
     void (*host_free)(backend_device *d, void *host);
 
@@ -188,14 +190,15 @@ typedef struct {
      * ST_RESOURCES: no memory; ST_BAD_MODEL: host lies in a file that cannot be read. */
     status (*weight_open)(backend_device *d, dev_weight *out, const void *host, dtype type,
                           uint32_t n_in, uint32_t n_out, errmsg *e);
-    /* A table that embed alone reads: it stays in host memory, which a device reads where it lies (cuda:
-     * through a mapping of its own), and host must stay mapped until the device closes. */
+    /* A table that embed alone reads: it stays in host memory, which a device reads where it lies
+     * (cuda: through a mapping of its own), and host must stay mapped until the device closes. */
     status (*table_open)(backend_device *d, dev_weight *out, const void *host, dtype type,
                          uint32_t n_in, uint32_t n_out, errmsg *e);
-    /* Optional (NULL), both or none: what is loaded between them comes as one. begin reserves memory for
-     * n weights and vectors of `bytes` in all; then weight_open and weights_from_host need not wait, host
-     * and *out must stay where they are, and only end says that all are in place, and complete. Without
-     * begin each of them waits by itself. Errors as theirs; after one of begin there is no end. */
+    /* Optional (NULL), both or none: what is loaded between them comes as one. begin reserves
+     * memory for n weights and vectors of `bytes` in all; then weight_open and weights_from_host
+     * need not wait, host and *out must stay where they are, and only end says that all are in
+     * place, and complete. Without begin each of them waits by itself. Errors as theirs; after one
+     * of begin there is no end. */
     status (*weights_begin)(backend_device *d, uint64_t bytes, uint32_t n, errmsg *e);
     status (*weights_end)(backend_device *d, errmsg *e);
 
@@ -211,7 +214,8 @@ typedef struct {
     /* download beside the queue: it begins when what was put there before has run, and what is put
      * there later does not wait for it; `from` must not be written until *done is done. Those of a
      * queue come one after the other. */
-    status (*drain)(backend_queue *q, void *host, dev_ptr from, uint64_t bytes, backend_event *done);
+    status (*drain)(backend_queue *q, void *host, dev_ptr from, uint64_t bytes,
+                    backend_event *done);
     status (*event_record)(backend_queue *q, backend_event *out);
     status (*queue_wait)(backend_queue *q, backend_event ev);     /* q goes on after ev */
     status (*event_wait)(backend_queue *q, backend_event ev);     /* the host waits */
@@ -227,8 +231,9 @@ typedef struct {
     /* out[r, o] = sum_i w[o, i] x[r, i] (+ bias[o]); bias f32 [n_out] or none. */
     status (*matmul)(backend_queue *q, dev_ptr out, const dev_weight *w, dev_ptr x, dev_ptr bias,
                      uint32_t n_rows);
-    /* cos and sin, f32 [n_rows, n_pairs], of position[r] * frequency[i] (position: u32): the product
-     * and fm_sincos in double, times magnitude in double, rounded once. The same bits everywhere. */
+    /* cos and sin, f32 [n_rows, n_pairs], of position[r] * frequency[i] (position: u32): the
+     * product and fm_sincos in double, times magnitude in double, rounded once. The same bits
+     * everywhere. */
     status (*rope_angles)(backend_queue *q, dev_ptr cos, dev_ptr sin, const rope_waves *w,
                           dev_ptr position, uint32_t n_rows);
     /* Rotate x[n_rows, n_heads, n_head] in place; elements past n_rot stay. */
@@ -237,12 +242,13 @@ typedef struct {
     /* k, v [n_rows, n_kv_heads, n_head] into the pools at the rows' positions. */
     status (*kv_write)(backend_queue *q, const kv_args *kv, dev_ptr k, dev_ptr v,
                        const row_args *rows, uint32_t n_rows);
-    /* out[r, h, :] = attention of query x[r, h, :] over positions [max(0, p + 1 - window), p] of its
-     * row, p = position[r]; window 0: all. Query head h reads KV head h / (n_heads / n_kv_heads).
-     * Cells of ATTN_CELL keys on the absolute grid: scores s_j = scale * dot(q, k_j); m = max s_j;
-     * e_j = exp(s_j - m); l = sum e_j; o = sum e_j v_j, keys ascending; cells merge in ascending
-     * order: M = max(m1, m2), o = o1 exp(m1 - M) + o2 exp(m2 - M), l likewise; out = o / l. What stands
-     * outside of those positions does not touch the row, NaN and infinity neither. */
+    /* out[r, h, :] = attention of query x[r, h, :] over positions [max(0, p + 1 - window), p] of
+     * its row, p = position[r]; window 0: all. Query head h reads KV head h / (n_heads /
+     * n_kv_heads). Cells of ATTN_CELL keys on the absolute grid: scores s_j = scale * dot(q, k_j);
+     * m = max s_j; e_j = exp(s_j - m); l = sum e_j; o = sum e_j v_j, keys ascending; cells merge in
+     * ascending order: M = max(m1, m2), o = o1 exp(m1 - M) + o2 exp(m2 - M), l likewise; out = o /
+     * l. What stands outside of those positions does not touch the row, NaN and infinity
+     * neither. */
     status (*attention)(backend_queue *q, dev_ptr out, dev_ptr x, const kv_args *kv,
                         const row_args *rows, uint32_t n_heads, float scale, uint32_t window,
                         uint32_t n_rows);
@@ -255,13 +261,14 @@ typedef struct {
     status (*add)(backend_queue *q, dev_ptr x, dev_ptr y, uint64_t n);
     /* flags[r] = 1 when row r of x [n_rows, n] holds NaN or infinity, else 0; u8 [n_rows]. */
     status (*check_finite)(backend_queue *q, dev_ptr flags, dev_ptr x, uint32_t n, uint32_t n_rows);
-    /* out[r], sample_result: the token that sampler_draw gives for row r of logits [n_rows, n_vocab],
-     * the same one on every device. */
+    /* out[r], sample_result: the token that sampler_draw gives for row r of logits [n_rows,
+     * n_vocab], the same one on every device. */
     status (*sample)(backend_queue *q, dev_ptr out, dev_ptr logits, const sample_args *a,
                      uint32_t n_rows);
     /* Optional (NULL), with the bits of the ops above in turn. matmul of each p[i] with the same x,
      * n >= 1; no out is x: */
-    status (*matmuls)(backend_queue *q, const dev_product *p, uint32_t n, dev_ptr x, uint32_t n_rows);
+    status (*matmuls)(backend_queue *q, const dev_product *p, uint32_t n, dev_ptr x,
+                      uint32_t n_rows);
     /* add, then rms_norm of x: */
     status (*add_rms_norm)(backend_queue *q, dev_ptr out, dev_ptr x, dev_ptr y, dev_ptr w,
                            uint32_t n, float eps, uint32_t n_rows);
@@ -270,8 +277,8 @@ typedef struct {
     status (*turn_attention)(backend_queue *q, dev_ptr out, dev_ptr x, dev_ptr k, dev_ptr v,
                              const rope_args *turn, const kv_args *kv, const row_args *rows,
                              uint32_t n_heads, float scale, uint32_t window, uint32_t n_rows);
-    /* matmul of gate to a and of up to b, silu_mul (gelu: gelu_mul) of both, matmul of down to out; a
-     * and b, f32 [n_rows, n_ff], are scratch and hold nothing afterwards. out may be x. */
+    /* matmul of gate to a and of up to b, silu_mul (gelu: gelu_mul) of both, matmul of down to out;
+     * a and b, f32 [n_rows, n_ff], are scratch and hold nothing afterwards. out may be x. */
     status (*ffn)(backend_queue *q, dev_ptr out, const dev_weight *gate, const dev_weight *up,
                   const dev_weight *down, dev_ptr x, dev_ptr a, dev_ptr b, bool gelu,
                   uint32_t n_rows);
@@ -281,21 +288,22 @@ typedef struct {
                             uint32_t n_positions);
     status (*kv_wipe_block)(backend_queue *q, const kv_args *kv, uint32_t block);
 
-    /* Optional, all or none (NULL): a step of one row in one launch, with the bits of the ops above,
-     * in the walk's order. walk_open: *out NULL with ST_OK where the device has no such launch for
-     * these shapes and types. *out must be closed before its device. ST_RESOURCES. */
+    /* Optional, all or none (NULL): a step of one row in one launch, with the bits of the ops
+     * above, in the walk's order. walk_open: *out NULL with ST_OK where the device has no such
+     * launch for these shapes and types. *out must be closed before its device. ST_RESOURCES. */
     status (*walk_open)(backend_device *d, backend_walk **out, const walk_desc *w, errmsg *e);
     void (*walk_close)(backend_walk *w);
-    /* Everything but the embedding; head: the output's norm and product too. A row that is not live:
-     * nothing. */
+    /* Everything but the embedding; head: the output's norm and product too. A row that is not
+     * live: nothing. */
     status (*walk)(backend_queue *q, const backend_walk *w, bool head);
 
     /* Devices with memory of their own; NULL: weights are used where the file's pages lie.
-     * weight_bytes: what weight_open takes; memory: what is free there, and what alloc and the weights of
-     * d hold. ST_DEVICE. */
+     * weight_bytes: what weight_open takes; memory: what is free there, and what alloc and the
+     * weights of d hold. ST_DEVICE. */
     uint64_t (*weight_bytes)(dtype type, uint32_t n_in, uint32_t n_out);
     status (*memory)(backend_device *d, uint64_t *free_bytes, uint64_t *allocated_bytes, errmsg *e);
-    /* What an op that failed said of itself: the call and its error, "" when none has; NULL: never. */
+    /* What an op that failed said of itself: the call and its error, "" when none has; NULL:
+     * never. */
     const char *(*failure)(const backend_queue *q);
 
     /* Boundaries between devices (peer.h); NULL: rows cross through host memory. */
@@ -304,8 +312,8 @@ typedef struct {
     const backend_loan *loan;
 } backend;
 
-/* Whether every table of this build has `op` on type t: the ops that read no weight matrix (OP_EMBED
- * and OP_MATMUL are each table's own to answer; false here). */
+/* Whether every table of this build has `op` on type t: the ops that read no weight matrix
+ * (OP_EMBED and OP_MATMUL are each table's own to answer; false here). */
 bool backend_takes(op_kind op, dtype t);
 
 /* The cpu table. */
@@ -330,8 +338,8 @@ typedef struct {
     bool mps;       /* its contexts are shared through MPS */
 } backend_gpu;
 
-/* Fill up to n_max of them; *n 0 without a device, a driver or a cuda table. Makes a context on each
- * (some 100 MB there until the process ends): for a short-lived process. ST_DEVICE: the driver
+/* Fill up to n_max of them; *n 0 without a device, a driver or a cuda table. Makes a context on
+ * each (some 100 MB there until the process ends): for a short-lived process. ST_DEVICE: the driver
  * failed. */
 MUST_USE status backend_gpus(backend_gpu *out, uint32_t n_max, uint32_t *n, errmsg *e);
 

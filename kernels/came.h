@@ -1,7 +1,7 @@
-/* came.h - what the device itself says of the rows of a round: the token that was drawn for each, whether
- * it lives, and where it was found to hold NaN or infinity. It travels behind the hidden state, from one
- * stage's device to the next, where rounds are put behind each other on the devices (stage/ring.h).
- * Plain types: C and CUDA C++. */
+/* came.h - what the device itself says of the rows of a round: the token that was drawn for each,
+ * whether it lives, and where it was found to hold NaN or infinity. It travels behind the hidden
+ * state, from one stage's device to the next, where rounds are put behind each other on the devices
+ * (stage/ring.h). Plain types: C and CUDA C++. */
 #ifndef KERNELS_CAME_H
 #define KERNELS_CAME_H
 
@@ -28,8 +28,9 @@ typedef struct {
     came_row row[CAME_ROWS];
 } rows_came;
 
-/* Rows travel as lines of two words, each with the message's flag in its upper half, so that whoever
- * reads a word whole knows that it is of this message: no word need be waited for before another. */
+/* Rows travel as lines of two words, each with the message's flag in its upper half, so that
+ * whoever reads a word whole knows that it is of this message: no word need be waited for before
+ * another. */
 static inline CAME_BOTH_SIDES uint64_t came_word(uint32_t flag, uint32_t data)
 {
     return (uint64_t)flag << 32 | data;
@@ -49,8 +50,9 @@ static inline CAME_BOTH_SIDES came_row came_row_of(uint32_t token, uint32_t stat
     return r;
 }
 
-/* The mark of a row that leaves a stage: the one it came with, or the stage's own where its hidden state
- * was found not to be finite. A mark of 0 for `own`: the stage draws tokens, and a marked row ends. */
+/* The mark of a row that leaves a stage: the one it came with, or the stage's own where its hidden
+ * state was found not to be finite. A mark of 0 for `own`: the stage draws tokens, and a marked row
+ * ends. */
 static inline CAME_BOTH_SIDES came_row came_leaves(came_row came, uint32_t token, uint32_t live,
                                                    uint32_t not_finite, uint16_t own)
 {

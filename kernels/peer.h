@@ -1,13 +1,13 @@
 /* peer.h - what a device can do at a boundary between two processes, beside the ops of backend.h.
  *
- * A box is the receiver's end: the slots of two banks and their words, in dedicated memory of its own
- * device. A window is the sender's view of a box in another process, on another device or the same
- * one. The sender puts rows into a slot and signals; the receiver takes them out and learns, by a
- * word that the device writes into host memory, whether they are valid.
+ * A box is the receiver's end: the slots of two banks and their words, in dedicated memory of its
+ * own device. A window is the sender's view of a box in another process, on another device or the
+ * same one. The sender puts rows into a slot and signals; the receiver takes them out and learns,
+ * by a word that the device writes into host memory, whether they are valid.
  *
  * What is waited on lies in the waiter's own memory (words) or has been seen complete by the host
- * (events): a peer that dies leaves nobody waiting for ever. A word holds epoch << 32 | count, and a
- * take wants exactly one value; peer_box_poison ends all takes of that epoch, now and to come, as
+ * (events): a peer that dies leaves nobody waiting for ever. A word holds epoch << 32 | count, and
+ * a take wants exactly one value; peer_box_poison ends all takes of that epoch, now and to come, as
  * aborted. Handles travel in opaque blobs.
  *
  * A link is the same over NCCL: both ends are of one kind.
@@ -36,10 +36,10 @@ typedef struct {
     unsigned char data[PEER_BLOB_BYTES];
 } peer_blob;
 
-/* The rows of a message as they are on the device (came.h): a put sends what these say, a take writes
- * tokens, live and came. With them neither host knows yet what the rows hold: the put is put on the queue
- * before they are drawn, and the take before they have come; a take that is aborted leaves them dead, and
- * a put behind it sends nothing. */
+/* The rows of a message as they are on the device (came.h): a put sends what these say, a take
+ * writes tokens, live and came. With them neither host knows yet what the rows hold: the put is put
+ * on the queue before they are drawn, and the take before they have come; a take that is aborted
+ * leaves them dead, and a put behind it sends nothing. */
 typedef struct {
     dev_ptr tokens, live, finite; /* u32, u8, u8 [n_rows]; finite 0: its stage draws tokens */
     dev_ptr came;                 /* rows_came */
@@ -70,8 +70,8 @@ struct backend_peer {
     status (*box_meet)(peer_box *b, const peer_blob *answer, errmsg *e);
     /* On the queue: wait for `value` in the slot's word, then copy bytes of the slot to `to`, or
      * nothing when poisoned. ST_TIMEOUT: (events alone) not signalled yet, nothing was put on the
-     * queue; call again. rows: NULL, or (by spin) the message's, which then say how it went instead of
-     * `taken`. */
+     * queue; call again. rows: NULL, or (by spin) the message's, which then say how it went instead
+     * of `taken`. */
     status (*take)(peer_box *b, uint32_t slot, peer_signal how, uint64_t value, dev_ptr to,
                    uint64_t bytes, const peer_rows *rows);
     /* How that take went; a device that failed is ST_DEVICE. */
@@ -100,8 +100,8 @@ struct backend_peer {
                         const peer_rows *rows);
 
     /* --- NCCL --- */
-    /* The receiver's end; *offer is for the sender. slot_bytes: of the largest message. ST_RESOURCES:
-     * NCCL cannot be used here (*e: why). */
+    /* The receiver's end; *offer is for the sender. slot_bytes: of the largest message.
+     * ST_RESOURCES: NCCL cannot be used here (*e: why). */
     status (*link_offer)(backend_queue *q, peer_link **out, uint64_t slot_bytes, peer_blob *offer,
                          errmsg *e);
     status (*link_accept)(backend_queue *q, peer_link **out, uint64_t slot_bytes,
@@ -109,8 +109,8 @@ struct backend_peer {
     /* Both ends, until it is ST_OK: ST_TIMEOUT: call again. The receiver's first call begins. */
     status (*link_ready)(peer_link *l, errmsg *e);
     /* bytes of `from` are sent when the other end receives; `from` may be reused by what is put on
-     * the queue afterwards. The message before in that slot must have been received. ST_TIMEOUT: the
-     * call before is not through, nothing was done; ST_CLOSED: aborted. */
+     * the queue afterwards. The message before in that slot must have been received. ST_TIMEOUT:
+     * the call before is not through, nothing was done; ST_CLOSED: aborted. */
     status (*link_send)(peer_link *l, uint32_t slot, dev_ptr from, uint64_t bytes);
     /* The next message goes to `to`, behind what is on the queue now. */
     status (*link_receive)(peer_link *l, dev_ptr to, uint64_t bytes);

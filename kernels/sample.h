@@ -1,5 +1,5 @@
-/* sample.h - what crosses to a device to draw a token there, and what comes back. Plain types, which
- * CUDA C++ reads too. */
+/* sample.h - what crosses to a device to draw a token there, and what comes back. Plain types,
+ * which CUDA C++ reads too. */
 #ifndef KERNELS_SAMPLE_H
 #define KERNELS_SAMPLE_H
 
@@ -7,7 +7,8 @@
 
 #define SAMPLE_STOPS 15u
 
-/* What the token after a row is drawn with: the arguments of sampler_draw, and what ends the row. */
+/* What the token after a row is drawn with: the arguments of sampler_draw, and what ends the
+ * row. */
 typedef struct {
     sampler_params params;   /* valid */
     uint64_t position;

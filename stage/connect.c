@@ -70,8 +70,8 @@ static bool is_forced(const meeting *m)
            (m->x->transport != TRANSPORT_AUTO || m->x->signal != SIGNAL_AUTO);
 }
 
-/* Offer, hear the answer, settle. ST_OK; or *why says why it cannot be this one ("": no word of it),
- * with ST_RESOURCES. */
+/* Offer, hear the answer, settle. ST_OK; or *why says why it cannot be this one ("": no word of
+ * it), with ST_RESOURCES. */
 static status try_transport(meeting *m, const transport *kind, errmsg *why, errmsg *e)
 {
     transport_options o = options_of(m);
@@ -124,11 +124,12 @@ static status none_left(const meeting *m, const errmsg *why, errmsg *e)
     const transport *t = transport_get(x->transport);
     if (!is_forced(m)) return errmsg_set(e, why->code, "%s", why->text);
     bool by_signal = t == NULL;
-    return errmsg_set(e, why->code == ST_PROTOCOL ? ST_PROTOCOL : ST_RESOURCES,
-                      "boundary %u -> %u: MEMRA_PP_%s=%s cannot work here, auto would take what does: %.300s", m->g->from,
-                      m->g->to, by_signal ? "SIGNAL" : "TRANSPORT",
-                      by_signal ? signal_word(x->signal) : t->name,
-                      why->code != ST_OK ? why->text : "it needs a CUDA device at both ends");
+    return errmsg_set(
+        e, why->code == ST_PROTOCOL ? ST_PROTOCOL : ST_RESOURCES,
+        "boundary %u -> %u: MEMRA_PP_%s=%s cannot work here, auto would take what does: %.300s",
+        m->g->from, m->g->to, by_signal ? "SIGNAL" : "TRANSPORT",
+        by_signal ? signal_word(x->signal) : t->name,
+        why->code != ST_OK ? why->text : "it needs a CUDA device at both ends");
 }
 
 /* Nothing is left to offer: our end goes when the sender no longer has it mapped. */

@@ -1,9 +1,11 @@
-/* connect.h - each boundary gets its transport, tried in order, and shows every byte before traffic.
+/* connect.h - each boundary gets its transport, tried in order, and shows every byte before
+ * traffic.
  *
  * The receiver leads. It offers the first transport that its device could do (or the forced one
  * alone); the sender accepts or refuses; what was accepted carries the byte probe (stage/probe.h);
- * when that fails, or the sender refuses, the receiver says so, loudly, and offers the next. Sampled
- * tokens (no hidden state) always cross through host memory, pinned where a device is at one end.
+ * when that fails, or the sender refuses, the receiver says so, loudly, and offers the next.
+ * Sampled tokens (no hidden state) always cross through host memory, pinned where a device is at
+ * one end.
  *
  * Boundaries are connected in ascending order, each by both its stages, so that nobody waits in a
  * ring. */

@@ -3,7 +3,8 @@
  *
  *     cuda N                                          (N -1: this build has no cuda table)
  *     gpu ORDINAL UUID MAJOR.MINOR MEMORY FREE MODE NAME
- *                                 (N lines; memory in bytes; MODE shared, exclusive or mps; the name
+ *                                 (N lines; memory in bytes; MODE shared, exclusive or mps; the
+ *                                 name
  *                                  may hold spaces and ends the line)
  *     link FROM TO KIND           (N * (N - 1) lines: ordinals; nvlink, pcie or none) */
 #ifndef STAGE_DEVICES_H

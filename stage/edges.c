@@ -193,8 +193,8 @@ static bool take_header(const edges *x, const incoming *in, uint32_t row_i, cons
 static status check_n_rows(const edges *x, const incoming *in, uint32_t n_rows, errmsg *e)
 {
     if (n_rows == in->n_rows) return ST_OK;
-    return errmsg_set(e, ST_PROTOCOL, "stage %u: step %llu brought %u rows, expected %u", x->stage_i,
-                      (unsigned long long)in->seq, n_rows, in->n_rows);
+    return errmsg_set(e, ST_PROTOCOL, "stage %u: step %llu brought %u rows, expected %u",
+                      x->stage_i, (unsigned long long)in->seq, n_rows, in->n_rows);
 }
 
 static status another_row(const edges *x, const incoming *in, uint32_t r, errmsg *e)
@@ -203,9 +203,9 @@ static status another_row(const edges *x, const incoming *in, uint32_t r, errmsg
     return errmsg_set(e, ST_PROTOCOL,
                       "stage %u: step %llu row %u is session %u position %u token %u, "
                       "expected session %u position %u token %u%s",
-                      x->stage_i, (unsigned long long)in->seq, r, x->rows[r].session, x->rows[r].position,
-                      x->rows[r].token, want->session, want->position, want->token,
-                      in->drawn ? " or one drawn since" : "");
+                      x->stage_i, (unsigned long long)in->seq, r, x->rows[r].session,
+                      x->rows[r].position, x->rows[r].token, want->session, want->position,
+                      want->token, in->drawn ? " or one drawn since" : "");
 }
 
 static void count_received(edges *x, uint32_t slot, uint32_t n_rows)
@@ -226,8 +226,8 @@ status edges_receive(edges *x, const incoming *in, errmsg *e)
     return ST_OK;
 }
 
-/* Counted first, so that whoever sees the result of the step sees it counted; a crossing that fails ends
- * the process or, when a stage was lost, is no crossing. */
+/* Counted first, so that whoever sees the result of the step sees it counted; a crossing that fails
+ * ends the process or, when a stage was lost, is no crossing. */
 static void count_sent(edges *x, uint32_t slot, uint32_t n_rows)
 {
     add(&x->words->tx_rows, n_rows);
@@ -306,7 +306,8 @@ static status coming_slice(void *ctx, uint64_t timeout_ns, errmsg *e)
     const uint64_t deadline_ns = now_ns() + timeout_ns;
     (void)e;
     for (uint32_t look = 0;; look++) {
-        if (boundary_rx_sent(&x->in.end, t->slot) || x->backend->event_done(x->queue, t->end)) return ST_OK;
+        if (boundary_rx_sent(&x->in.end, t->slot) || x->backend->event_done(x->queue, t->end))
+            return ST_OK;
         if (atomic_load_explicit(x->stop, memory_order_acquire) != 0) return ST_CLOSED;
         if (now_ns() >= deadline_ns) return ST_TIMEOUT;
         const struct timespec pause = {.tv_nsec = PAUSE_NS};
@@ -314,8 +315,8 @@ static status coming_slice(void *ctx, uint64_t timeout_ns, errmsg *e)
     }
 }
 
-status edges_put(edges *x, uint32_t slot, uint64_t seq, const wire_row *rows, const peer_rows *words,
-                 dev_ptr hidden, errmsg *e)
+status edges_put(edges *x, uint32_t slot, uint64_t seq, const wire_row *rows,
+                 const peer_rows *words, dev_ptr hidden, errmsg *e)
 {
     telling t = {.x = x, .words = words, .slot = slot, .seq = seq, .hidden = hidden};
     for (uint32_t r = 0; r < words->n_rows; r++)

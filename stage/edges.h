@@ -2,9 +2,9 @@
  *
  * Owned by the worker thread, but for edges_wake. With one stage there are none. Opened while
  * loading, with their host memory alone; connected (stage/connect.h) after the load barrier, when
- * each gets its transport. Waits show in the stage's words (starved, wait_in_ns, wait_out_ns) and end
- * with ST_TIMEOUT after wait_limit_ms, with ST_CLOSED when *stop is set: the stage is to end, or a
- * neighbour was lost. */
+ * each gets its transport. Waits show in the stage's words (starved, wait_in_ns, wait_out_ns) and
+ * end with ST_TIMEOUT after wait_limit_ms, with ST_CLOSED when *stop is set: the stage is to end,
+ * or a neighbour was lost. */
 #ifndef STAGE_EDGES_H
 #define STAGE_EDGES_H
 
@@ -43,7 +43,8 @@ MUST_USE status edges_open(edges *out, const wire_config *c, const backend *b, b
 void edges_close(edges *x);
 void edges_wake(edges *x); /* any thread, between open and close */
 
-/* Give the edge this transport (its end becomes the edge's), or take it away and close it (NULL). */
+/* Give the edge this transport (its end becomes the edge's), or take it away and close it
+ * (NULL). */
 void edge_set(edges *x, edge *g, const transport *kind, transport_end *way);
 
 /* A live stage's edge to a replaced neighbour: disconnect (the neighbour is dead and reaped, or has
@@ -75,14 +76,14 @@ MUST_USE status edges_send(edges *x, uint32_t slot, uint64_t seq, const wire_row
 
 /* Whether both boundaries carry them, as they are connected. */
 bool edges_carry(const edges *x);
-/* Announce the rows, as far as they are known here, and put them on the queue; they leave when the queue
- * comes to them, and edges_sent, called when it has, says so to the receiver's host. */
+/* Announce the rows, as far as they are known here, and put them on the queue; they leave when the
+ * queue comes to them, and edges_sent, called when it has, says so to the receiver's host. */
 MUST_USE status edges_put(edges *x, uint32_t slot, uint64_t seq, const wire_row *rows,
                           const peer_rows *words, dev_ptr hidden, errmsg *e);
 void edges_sent(edges *x, uint32_t slot);
-/* Wait for the announcement, whose headers are compared but for what is drawn (in->drawn and poison are
- * not read), and put the take on the queue. Then wait until the rows are on their way, or *end is done:
- * what is left then is work of our own; and, when it is done, hand the slot back. */
+/* Wait for the announcement, whose headers are compared but for what is drawn (in->drawn and poison
+ * are not read), and put the take on the queue. Then wait until the rows are on their way, or *end
+ * is done: what is left then is work of our own; and, when it is done, hand the slot back. */
 MUST_USE status edges_take(edges *x, const incoming *in, const peer_rows *words, errmsg *e);
 MUST_USE status edges_coming(edges *x, uint32_t slot, backend_event end, errmsg *e);
 void edges_taken(edges *x, uint32_t slot, uint32_t n_rows);

@@ -16,7 +16,8 @@ static uint32_t context_that_fits(const device_need *n, uint64_t free_bytes)
 status fits_check(const device_need *n, errmsg *e)
 {
     uint64_t free_bytes, held;
-    uint64_t all = n->weights_bytes + n->kv_bytes + n->scratch_bytes + n->slots_bytes + n->load_bytes;
+    uint64_t all =
+        n->weights_bytes + n->kv_bytes + n->scratch_bytes + n->slots_bytes + n->load_bytes;
     char fits[80] = "more stages or devices would leave less for each";
     if (n->backend->memory == NULL) return ST_OK;
     TRY(n->backend->memory(n->device, &free_bytes, &held, e));

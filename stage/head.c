@@ -1,10 +1,10 @@
 /* head.c - the end of the last stage: output norm and head over the rows that ask for a result, in
- * tiles of PLAN_LOGITS_ROWS; tokens are drawn on the device, and results are committed when they are
- * here.
+ * tiles of PLAN_LOGITS_ROWS; tokens are drawn on the device, and results are committed when they
+ * are here.
  *
- * Rows are in flight together as far as there is room for what comes back of them: for tokens that is
- * more than a tile, since tiles follow each other on the device; logits that the host wants stay on the
- * device, apart from the next step's, until they were read. */
+ * Rows are in flight together as far as there is room for what comes back of them: for tokens that
+ * is more than a tile, since tiles follow each other on the device; logits that the host wants stay
+ * on the device, apart from the next step's, until they were read. */
 #include "stage/stage_impl.h"
 
 #include <stdatomic.h>
@@ -74,8 +74,8 @@ static void fill(const stage *s, const stage_head_args *a, uint32_t row_i, sampl
     kv_history(&s->kv, r->branch, r->position, out->history, n);
 }
 
-/* Tokens for the rows [at, at + n) of the flight, whose logits are packed; runs of rows that sample in
- * one call. */
+/* Tokens for the rows [at, at + n) of the flight, whose logits are packed; runs of rows that sample
+ * in one call. */
 static status draw(stage *s, const stage_head_args *a, uint32_t at, uint32_t n, dev_ptr logits,
                    errmsg *e)
 {

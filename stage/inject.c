@@ -49,7 +49,8 @@ static const fault *next_fault(injector *in, fault_at at, uint64_t seq)
 {
     uint32_t asked = atomic_load_explicit(&in->words->asked, memory_order_relaxed);
     if (asked == atomic_load_explicit(&in->words->epoch, memory_order_relaxed)) {
-        const fault *f = fault_match(&in->faults, in->fired, in->stage, FAULT_AT_ASKED, FAULT_STEP_ANY);
+        const fault *f =
+            fault_match(&in->faults, in->fired, in->stage, FAULT_AT_ASKED, FAULT_STEP_ANY);
         if (f != NULL) return f;
     }
     return fault_match(&in->faults, in->fired, in->stage, at, seq);

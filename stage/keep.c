@@ -10,7 +10,8 @@ status keeper_open(keeper *out, int fd, stage *s, const backend *b, uint32_t row
     TRY(journal_map(&out->to, fd, e));
     float *host;
     out->run = calloc(rows_max, sizeof *out->run);
-    if (out->run == NULL) return errmsg_set(e, ST_RESOURCES, "no memory for what goes to a journal");
+    if (out->run == NULL)
+        return errmsg_set(e, ST_RESOURCES, "no memory for what goes to a journal");
     (void)stage_sent(s, &host);
     if (host == NULL) return ST_OK;
     return pinned_open(&out->pinned, b, stage_queue(s), out->to.map, out->to.bytes, e);
@@ -26,15 +27,16 @@ void keeper_close(keeper *k)
     *k = (keeper){0};
 }
 
-static bool next_run(const journal *j, const stage *s, const wire_row *rows, uint32_t n_rows, keep_run *r)
+static bool next_run(const journal *j, const stage *s, const wire_row *rows, uint32_t n_rows,
+                     keep_run *r)
 {
     for (uint32_t i = r->from + r->n; i < n_rows; i++) {
         if ((rows[i].flags & ROW_LIVE) == 0) continue;
         uint32_t block = stage_block(s, &rows[i]);
         if (block >= j->n_blocks) continue;
         *r = (keep_run){i, 1, block, rows[i].position % KV_BLOCK};
-        while (i + r->n < n_rows && r->at + r->n < KV_BLOCK && (rows[i + r->n].flags & ROW_LIVE) != 0 &&
-               rows[i + r->n].branch == rows[i].branch &&
+        while (i + r->n < n_rows && r->at + r->n < KV_BLOCK &&
+               (rows[i + r->n].flags & ROW_LIVE) != 0 && rows[i + r->n].branch == rows[i].branch &&
                rows[i + r->n].position == rows[i].position + r->n) {
             r->n++;
         }
@@ -74,20 +76,20 @@ status keep_begin(keeper *k, const wire_row *rows, uint32_t n_rows, errmsg *e)
     return ST_OK;
 }
 
-/* --- out of the device ------------------------------------------------------------------------------ */
+/* --- out of the device ------------------------------------------------------------------------ */
 
 static status download_runs(const keeper *k, backend_queue *q, dev_ptr hidden)
 {
     for (uint32_t i = 0; i < k->n_runs; i++) {
         const keep_run *r = &k->run[i];
-        TRY(k->b->download(q, journal_row(&k->to, r->block, r->at), dev_offset(hidden, r->from * row_bytes(k)),
-                           r->n * row_bytes(k)));
+        TRY(k->b->download(q, journal_row(&k->to, r->block, r->at),
+                           dev_offset(hidden, r->from * row_bytes(k)), r->n * row_bytes(k)));
     }
     return finish(k->b, q);
 }
 
-/* Where in the journal's mapping row `at` of a block begins, and how many rows of run i and those behind
- * it follow each other there as they do in the step. */
+/* Where in the journal's mapping row `at` of a block begins, and how many rows of run i and those
+ * behind it follow each other there as they do in the step. */
 static uint64_t place(const keeper *k, uint32_t block, uint32_t at)
 {
     return (uint64_t)((char *)journal_row(&k->to, block, at) - (char *)k->to.map);
@@ -100,8 +102,8 @@ static uint32_t neighbours(const keeper *k, uint32_t i, uint32_t *n_rows)
     *n_rows = r->n;
     for (; i + n < k->n_runs; n++) {
         const keep_run *last = r + n - 1, *next = r + n;
-        bool follows = next->block == last->block + 1 && next->at == 0 && last->at + last->n == KV_BLOCK &&
-                       next->from == last->from + last->n;
+        bool follows = next->block == last->block + 1 && next->at == 0 &&
+                       last->at + last->n == KV_BLOCK && next->from == last->from + last->n;
         if (!follows) break;
         *n_rows += next->n;
     }
@@ -125,7 +127,8 @@ static status drain_there(keeper *k, backend_queue *q, dev_ptr room)
     for (uint32_t i = 0, n_rows; i < k->n_runs;) {
         const keep_run *r = &k->run[i];
         i += neighbours(k, i, &n_rows);
-        uint64_t to = place(k, r->block, r->at), end = to + n_rows * row_bytes(k), from = r->from * row_bytes(k);
+        uint64_t to = place(k, r->block, r->at), end = to + n_rows * row_bytes(k),
+                 from = r->from * row_bytes(k);
         while (to < end) {
             uint64_t border = (to / PINNED_PIECE_BYTES + 1) * PINNED_PIECE_BYTES;
             uint64_t bytes = (border < end ? border : end) - to;
@@ -138,7 +141,8 @@ static status drain_there(keeper *k, backend_queue *q, dev_ptr room)
 }
 
 /* Behind what is on the queue, which goes on behind the first copy. */
-static status send_off(keeper *k, backend_queue *q, dev_ptr hidden, dev_ptr room, float *host, uint64_t bytes)
+static status send_off(keeper *k, backend_queue *q, dev_ptr hidden, dev_ptr room, float *host,
+                       uint64_t bytes)
 {
     k->few = bytes <= k->few_bytes;
     k->there = all_pinned(k) && !k->few;
@@ -162,7 +166,8 @@ status keep_rows(keeper *k, uint64_t seq, const wire_row *rows, uint32_t n_rows,
     k->seq = seq;
     status st = host == NULL ? download_runs(k, q, hidden)
                              : send_off(k, q, hidden, room, host, n_rows * row_bytes(k));
-    for (uint32_t i = 0; st == ST_OK && host == NULL && i < k->n_runs; i++) commit(&k->to, &k->run[i], seq);
+    for (uint32_t i = 0; st == ST_OK && host == NULL && i < k->n_runs; i++)
+        commit(&k->to, &k->run[i], seq);
     if (st != ST_OK || host == NULL) k->n_runs = 0;
     return st == ST_OK ? ST_OK : device_failed(st, "keeping", e);
 }
@@ -232,13 +237,14 @@ status keep_copies(keeper *k, uint64_t seq, const wire_kv_op *ops, uint32_t n_op
     return ST_OK;
 }
 
-/* --- and in again ------------------------------------------------------------------------------------ */
+/* --- and in again ----------------------------------------------------------------------------- */
 
 static kept what_is_there(const journal *j, const keep_run *r, uint64_t seq)
 {
     kept k = KEPT_ALL;
     for (uint32_t i = 0; i < r->n; i++) {
-        uint64_t by = atomic_load_explicit(journal_commit(j, r->block, r->at + i), memory_order_acquire);
+        uint64_t by =
+            atomic_load_explicit(journal_commit(j, r->block, r->at + i), memory_order_acquire);
         if (by == 0) return KEPT_NOT;
         if (by > seq) k = KEPT_OVERWRITTEN;
     }

@@ -76,19 +76,20 @@ typedef struct {
 } kv_place;
 
 /* Allocate the pools of the layers [layer_begin, layer_end), zeroed. host: zeroed memory of `at`,
- * which must outlive the cache. lent: NULL, or where others find the pools, said there at once: they
- * are zeroed for the first incarnation only. ST_RESOURCES; *out can be closed then too. */
+ * which must outlive the cache. lent: NULL, or where others find the pools, said there at once:
+ * they are zeroed for the first incarnation only. ST_RESOURCES; *out can be closed then too. */
 MUST_USE status kv_open(kv_cache *out, const backend *b, backend_device *device,
                         const model_desc *m, uint32_t layer_begin, uint32_t layer_end, dtype type,
                         const stage_limits *l, char *host, const host_layout *at,
                         const kv_place *lent, errmsg *e);
 void kv_close(kv_cache *c);
 
-/* The pools of another stage's cache, as that incarnation of it has lent them, on a device of the same
- * kind: only kv_layer and kv_close may be called. Whoever closes has no work on its way in them.
- * ST_PROTOCOL, ST_RESOURCES; *out can be closed then too. */
+/* The pools of another stage's cache, as that incarnation of it has lent them, on a device of the
+ * same kind: only kv_layer and kv_close may be called. Whoever closes has no work on its way in
+ * them. ST_PROTOCOL, ST_RESOURCES; *out can be closed then too. */
 MUST_USE status kv_borrow(kv_cache *out, const kv_cache *like, const model_desc *m,
-                          uint32_t layer_begin, uint32_t layer_end, const kv_place *from, errmsg *e);
+                          uint32_t layer_begin, uint32_t layer_end, const kv_place *from,
+                          errmsg *e);
 
 uint64_t kv_bytes(const kv_cache *c); /* of all pools */
 

@@ -41,10 +41,12 @@ status lane_take_here(const peer_lane *l, const peer_rows *x)
     uint8_t *live = here(x->live);
     for (uint32_t i = 0; i < x->n_rows; i++)
         for (uint32_t half = 0; half < 2; half++)
-            if (atomic_load_explicit(&line[i][half], memory_order_acquire) >> 32 != flag) return ST_TIMEOUT;
+            if (atomic_load_explicit(&line[i][half], memory_order_acquire) >> 32 != flag)
+                return ST_TIMEOUT;
     for (uint32_t i = 0; i < x->n_rows; i++) {
         uint32_t state = (uint32_t)atomic_load_explicit(&line[i][1], memory_order_relaxed);
-        came->row[i] = came_row_of((uint32_t)atomic_load_explicit(&line[i][0], memory_order_relaxed), state);
+        came->row[i] =
+            came_row_of((uint32_t)atomic_load_explicit(&line[i][0], memory_order_relaxed), state);
         token[i] = came->row[i].token;
         live[i] = (uint8_t)came->row[i].live;
     }

@@ -1,6 +1,6 @@
-/* lane.h - rows that the devices tell each other, through a boundary's host memory: came.h's lines beside
- * the hidden state of a slot. A device with kernels for it (kernels/peer.h: lane_put, lane_take) writes and
- * reads them in the turn of its queue; where ops run in the call, these do.
+/* lane.h - rows that the devices tell each other, through a boundary's host memory: came.h's lines
+ * beside the hidden state of a slot. A device with kernels for it (kernels/peer.h: lane_put,
+ * lane_take) writes and reads them in the turn of its queue; where ops run in the call, these do.
  *
  * The lines of the end's bank are cleared by the receiver before it offers them (boundary.h). */
 #ifndef STAGE_LANE_H

@@ -1,7 +1,7 @@
 /* mailbox.h - frames (wire.h) handed from one thread to another, in order.
  *
- * Many may push, one pops. `fd` is readable while frames wait, so that a consumer can poll it beside
- * its sockets. */
+ * Many may push, one pops. `fd` is readable while frames wait, so that a consumer can poll it
+ * beside its sockets. */
 #ifndef STAGE_MAILBOX_H
 #define STAGE_MAILBOX_H
 

@@ -1,4 +1,5 @@
-/* memra-stage: one stage process. Started by memra-pp, which hands it descriptors; of no use alone. */
+/* memra-stage: one stage process. Started by memra-pp, which hands it descriptors; of no use
+ * alone. */
 #include "common/log.h"
 #include "common/wire.h"
 #include "kernels/backend.h"

@@ -9,7 +9,8 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#define STEP_BYTES (256ull << 10) /* pages made at a time: others of the process may want some meanwhile */
+/* Pages made at a time: others of the process may want some meanwhile. */
+#define STEP_BYTES (256ull << 10)
 
 struct pinned {
     const backend *b;
@@ -37,10 +38,12 @@ static bool pin_piece(pinned *p)
     errmsg e = {0};
     for (uint64_t i = at; i < end; i += STEP_BYTES) {
         if (atomic_load_explicit(&p->stop, memory_order_relaxed)) return false;
-        (void)madvise(p->map + i, least(STEP_BYTES, end - i), MADV_POPULATE_WRITE); /* or pinning does it */
+        (void)madvise(p->map + i, least(STEP_BYTES, end - i),
+                      MADV_POPULATE_WRITE); /* or pinning does it */
     }
     if (p->b->peer->host_pin(p->q, p->map + at, end - at, &e) != ST_OK) {
-        log_debug("rows go to the journal by way of other memory from byte %llu on: %s", (unsigned long long)at, e.text);
+        log_debug("rows go to the journal by way of other memory from byte %llu on: %s",
+                  (unsigned long long)at, e.text);
         return false;
     }
     atomic_store_explicit(&p->end, end, memory_order_release);
@@ -54,7 +57,8 @@ static void *pin_all(void *arg)
     bool goes_on = true;
     while (goes_on && atomic_load_explicit(&p->end, memory_order_relaxed) < p->bytes) {
         pthread_mutex_lock(&p->lock);
-        while (!atomic_load(&p->stop) && p->goal <= atomic_load(&p->end)) pthread_cond_wait(&p->more, &p->lock);
+        while (!atomic_load(&p->stop) && p->goal <= atomic_load(&p->end))
+            pthread_cond_wait(&p->more, &p->lock);
         goes_on = !atomic_load(&p->stop);
         pthread_mutex_unlock(&p->lock);
         goes_on = goes_on && pin_piece(p);
@@ -62,7 +66,8 @@ static void *pin_all(void *arg)
     return NULL;
 }
 
-status pinned_open(pinned **out, const backend *b, backend_queue *q, void *map, uint64_t bytes, errmsg *e)
+status pinned_open(pinned **out, const backend *b, backend_queue *q, void *map, uint64_t bytes,
+                   errmsg *e)
 {
     *out = NULL;
     if (b->peer == NULL) return ST_OK;
@@ -80,7 +85,8 @@ status pinned_open(pinned **out, const backend *b, backend_queue *q, void *map, 
         pthread_mutex_destroy(&p->lock);
         pthread_cond_destroy(&p->more);
         free(p);
-        return errmsg_set(e, ST_RESOURCES, "cannot start the thread that pins a journal: %s", strerror(rc));
+        return errmsg_set(e, ST_RESOURCES, "cannot start the thread that pins a journal: %s",
+                          strerror(rc));
     }
     *out = p;
     return ST_OK;

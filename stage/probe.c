@@ -15,7 +15,8 @@ static uint32_t pattern_word(uint32_t edge_i, uint64_t probe_seq, uint64_t i)
     return (uint32_t)(z >> 32);
 }
 
-static void pattern_fill(edges *x, uint32_t edge_i, uint64_t probe_seq, uint32_t n_rows, uint32_t n_embd)
+static void pattern_fill(edges *x, uint32_t edge_i, uint64_t probe_seq, uint32_t n_rows,
+                         uint32_t n_embd)
 {
     uint64_t n = (uint64_t)n_rows * n_embd;
     for (uint64_t i = 0; i < n; i++) {
@@ -65,7 +66,8 @@ static status probe_send(edges *x, uint32_t slot, uint64_t probe_seq, uint32_t n
             x->rows[n_rows - 1].branch ^= 1;
     }
     if (n_embd > 0)
-        TRY(x->backend->upload(x->queue, hidden, x->pattern, (uint64_t)n_rows * n_embd * sizeof(float)));
+        TRY(x->backend->upload(x->queue, hidden, x->pattern,
+                               (uint64_t)n_rows * n_embd * sizeof(float)));
     probing p = {.x = x,
                  .c = {.sending = true,
                        .slot = slot,
@@ -92,17 +94,19 @@ static status probe_compare(edges *x, uint32_t slot, uint64_t probe_seq, uint32_
                               "byte probe of boundary %u -> %u failed: slot %u, %u rows, row %llu, "
                               "element %llu is 0x%08x, sent 0x%08x",
                               edge_i, x->stage_i, slot, n_rows, (unsigned long long)(i / n_embd),
-                              (unsigned long long)(i % n_embd), w, pattern_word(edge_i, probe_seq, i));
+                              (unsigned long long)(i % n_embd), w,
+                              pattern_word(edge_i, probe_seq, i));
         }
     }
     pattern_fill(x, edge_i, probe_seq, n_rows, 0 /* headers alone */);
     for (uint32_t r = 0; r < n_rows; r++) {
         x->rows[r].session = pattern_word(edge_i, probe_seq, n + r);
         if (!row_header_equal(&x->rows[r], &got_rows[r])) {
-            return errmsg_set(e, ST_PROTOCOL,
-                              "byte probe of boundary %u -> %u failed: slot %u, %u rows: the header "
-                              "of row %u differs",
-                              edge_i, x->stage_i, slot, n_rows, r);
+            return errmsg_set(
+                e, ST_PROTOCOL,
+                "byte probe of boundary %u -> %u failed: slot %u, %u rows: the header "
+                "of row %u differs",
+                edge_i, x->stage_i, slot, n_rows, r);
         }
     }
     return ST_OK;
@@ -127,13 +131,15 @@ static status probe_receive(edges *x, uint32_t slot, uint64_t probe_seq, uint32_
                  .began_ns = now_ns()};
     TRY(edges_wait(x, false, receive_slice, &p, e));
     if (p.c.n_rows != n_rows) {
-        return errmsg_set(e, ST_PROTOCOL, "byte probe into stage %u: slot %u brought %u rows, not %u",
-                          x->stage_i, slot, p.c.n_rows, n_rows);
+        return errmsg_set(e, ST_PROTOCOL,
+                          "byte probe into stage %u: slot %u brought %u rows, not %u", x->stage_i,
+                          slot, p.c.n_rows, n_rows);
     }
     uint32_t n_embd = x->in.end.n_embd;
     if (n_embd > 0) {
         backend_event ev;
-        TRY(x->backend->download(x->queue, x->pattern, hidden, (uint64_t)n_rows * n_embd * sizeof(float)));
+        TRY(x->backend->download(x->queue, x->pattern, hidden,
+                                 (uint64_t)n_rows * n_embd * sizeof(float)));
         TRY(x->backend->event_record(x->queue, &ev));
         TRY(x->backend->event_wait(x->queue, ev));
     }
@@ -170,7 +176,8 @@ status probe_receive_all(edges *x, dev_ptr hidden, errmsg *e)
     if (got_rows == NULL) return errmsg_set(e, ST_RESOURCES, "no memory for the byte probe");
     status s = ST_OK;
     for (uint32_t i = 0; i < PROBES_PER_EDGE; i++) {
-        TRY_DONE(s, probe_receive(x, i % BOUNDARY_SLOTS, 1 + i, rows_of(x, i), hidden, got_rows, e));
+        TRY_DONE(s,
+                 probe_receive(x, i % BOUNDARY_SLOTS, 1 + i, rows_of(x, i), hidden, got_rows, e));
         progress(x);
     }
     atomic_fetch_add_explicit(&x->words->n_probes, PROBES_PER_EDGE, memory_order_relaxed);

@@ -10,8 +10,9 @@
 
 #define PROBES_PER_EDGE 8u
 
-/* The sender's part, over x->out; hidden is scratch on the device. corrupt: one byte of what is sent
- * is altered (canary). ST_OK also when the receiver has spoken meanwhile: it has seen enough. */
+/* The sender's part, over x->out; hidden is scratch on the device. corrupt: one byte of what is
+ * sent is altered (canary). ST_OK also when the receiver has spoken meanwhile: it has seen
+ * enough. */
 MUST_USE status probe_send_all(edges *x, dev_ptr hidden, bool corrupt, errmsg *e);
 
 /* The receiver's part, over x->in. ST_PROTOCOL names edge, slot, rows, row and element that differ,

@@ -44,12 +44,13 @@ static bool sends(const worker *w, const piece *x)
     return !is_last(w) || x->round + 1 < w->rounds.v.step->rounds;
 }
 
-/* A row as it came is the expected one: the host of the last stage knows what was drawn, the others only
- * that a dead row stays dead. */
+/* A row as it came is the expected one: the host of the last stage knows what was drawn, the others
+ * only that a dead row stays dead. */
 static bool is_expected(const worker *w, const wire_row *r, const came_row *c)
 {
     bool lives = (r->flags & ROW_LIVE) != 0;
-    if (c->live > lives || c->mark > 2 * w->config.n_stages || c->token >= w->model->n_vocab) return false;
+    if (c->live > lives || c->mark > 2 * w->config.n_stages || c->token >= w->model->n_vocab)
+        return false;
     return !is_last(w) || (c->live == lives && (!lives || c->token == r->token));
 }
 
@@ -68,10 +69,12 @@ static status learn(worker *w, piece *x, const pass *p, errmsg *e)
         const came_row *c = &came->row[i];
         x->poison[i] = c->mark;
         if (!is_expected(w, r, c)) {
-            return errmsg_set(e, ST_PROTOCOL,
-                              "stage %u: step %llu row %u of round %u came with token %u, live %u, mark %u, "
-                              "not with token %u, live %u", w->stage_i, (unsigned long long)x->seq, i,
-                              x->round, c->token, c->live, c->mark, r->token, (r->flags & ROW_LIVE) != 0);
+            return errmsg_set(
+                e, ST_PROTOCOL,
+                "stage %u: step %llu row %u of round %u came with token %u, live %u, mark %u, "
+                "not with token %u, live %u",
+                w->stage_i, (unsigned long long)x->seq, i, x->round, c->token, c->live, c->mark,
+                r->token, (r->flags & ROW_LIVE) != 0);
         }
         if (c->live == 0) r->flags &= ~ROW_LIVE;
         if (c->live != 0) r->token = c->token;
@@ -141,7 +144,8 @@ static status put_round(worker *w, piece *x, pass *p, errmsg *e)
     if (in_call(w)) count(w, x, p);
     if (!is_last(w)) TRY(keep_begin(&w->sent, x->rows, x->n_rows, e));
     if (sends(w, x)) TRY(put_on(w, x, e));
-    if (p->takes && !in_call(w)) TRY(stage_bring_came(w->body, e)); /* behind what others wait for */
+    if (p->takes && !in_call(w))
+        TRY(stage_bring_came(w->body, e)); /* behind what others wait for */
     return stage_leave(w->body, &p->end, e);
 }
 

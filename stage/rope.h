@@ -1,8 +1,8 @@
 /* rope.h - how fast a model's heads turn, the same bits on every machine.
  *
- * The angle of pair i at position p is p * frequency[i] (backend.h: rope_angles makes cos and sin of
- * it on the device); the frequencies are computed once, in double, by functions of common/fmath.h
- * and operations that round once. Pure but for the table itself. */
+ * The angle of pair i at position p is p * frequency[i] (backend.h: rope_angles makes cos and sin
+ * of it on the device); the frequencies are computed once, in double, by functions of
+ * common/fmath.h and operations that round once. Pure but for the table itself. */
 #ifndef STAGE_ROPE_H
 #define STAGE_ROPE_H
 

@@ -46,7 +46,8 @@ status rounds_begin(rounds *x, const step_view *v, errmsg *e)
     bool same = v->step->n_rows == x->n_rows && v->step->n_groups == x->n_groups &&
                 memcmp(v->group_end, x->group_end, x->n_groups * sizeof *x->group_end) == 0;
     if (goes_on && !same) {
-        return errmsg_set(e, ST_PROTOCOL, "a step of %u rows in %u groups goes on after one of %u in %u",
+        return errmsg_set(e, ST_PROTOCOL,
+                          "a step of %u rows in %u groups goes on after one of %u in %u",
                           v->step->n_rows, v->step->n_groups, x->n_rows, x->n_groups);
     }
     x->v = *v;
@@ -99,7 +100,8 @@ void rounds_expire(rounds *x, uint32_t round, uint32_t g)
     uint32_t n;
     wire_row *row = rounds_group(x, g, &n);
     for (uint32_t i = 0; i < n; i++)
-        if (round + 1 >= row[i].rounds && row[i].rounds != x->v.step->rounds) row[i].flags &= ~ROW_LIVE;
+        if (round + 1 >= row[i].rounds && row[i].rounds != x->v.step->rounds)
+            row[i].flags &= ~ROW_LIVE;
 }
 
 static void advance(wire_row *row, uint32_t n, uint32_t n_ctx)

@@ -64,7 +64,8 @@ static uint32_t place_rows(stage *s, const wire_row *rows, uint32_t n_rows)
 /* What of a row the device finds by itself (stage_rows_ahead). */
 typedef enum { FROM_HOST, FROM_DEVICE } token_source;
 
-static status upload_rows(stage *s, uint32_t n_rows, uint32_t n_tables, token_source source, errmsg *e)
+static status upload_rows(stage *s, uint32_t n_rows, uint32_t n_tables, token_source source,
+                          errmsg *e)
 {
     upload_piece piece[5 + LAYER_KINDS];
     uint32_t n = 0;
@@ -182,7 +183,8 @@ status stage_tell(stage *s, const wire_row *rows, uint32_t n_rows, peer_rows *ou
     const upload_piece piece[3] = {
         {SCRATCH(s, tokens), HOST(s, void, tokens), n_rows * sizeof(uint32_t)},
         {SCRATCH(s, live), HOST(s, void, live), n_rows},
-        {SCRATCH(s, came), HOST(s, void, none_came), offsetof(rows_came, row) + n_rows * sizeof(came_row)}};
+        {SCRATCH(s, came), HOST(s, void, none_came),
+         offsetof(rows_came, row) + n_rows * sizeof(came_row)}};
     TRY_OP(upload_all, piece, 3);
     TRY_OP(event_record, &s->staged_event);
     s->staged = true;

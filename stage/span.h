@@ -1,6 +1,6 @@
-/* span.h - a stretch of the worker's time, for those who look: the run's trace, where one is written
- * (common/tracering.h), and profilers (kernels/range.h). The worker's thread; spans lie inside one
- * another. */
+/* span.h - a stretch of the worker's time, for those who look: the run's trace, where one is
+ * written (common/tracering.h), and profilers (kernels/range.h). The worker's thread; spans lie
+ * inside one another. */
 #ifndef STAGE_SPAN_H
 #define STAGE_SPAN_H
 
@@ -19,8 +19,8 @@ static inline span span_begin(trace_kind kind)
     return (span){kind, now_ns()};
 }
 
-/* r NULL: nobody writes a trace, or what was begun did not come to its end. of: what it was about; kind
- * and times are set here. */
+/* r NULL: nobody writes a trace, or what was begun did not come to its end. of: what it was about;
+ * kind and times are set here. */
 static inline void span_end(trace_ring *r, const span *s, trace_event of)
 {
     range_pop();

@@ -151,12 +151,13 @@ static device_need need_of(const stage *s, const weights_options *load)
         n.kv_bytes += plan_kv_bytes(s->m, layers, c->n_blocks[k], (dtype)c->kv_type);
     }
     if (!s->first && c->in_fd >= 0)
-        n.slots_bytes = PLAN_CUDA_LANES_BYTES +
-                        PEER_BANKS * PEER_SLOTS * (uint64_t)c->rows_max * s->m->n_embd * sizeof(float);
+        n.slots_bytes = PLAN_CUDA_LANES_BYTES + PEER_BANKS * PEER_SLOTS * (uint64_t)c->rows_max *
+                                                    s->m->n_embd * sizeof(float);
     return n;
 }
 
-static status load_weights(stage *s, const weights_options *load, const device_need *need, errmsg *e)
+static status load_weights(stage *s, const weights_options *load, const device_need *need,
+                           errmsg *e)
 {
     uint64_t held_bytes, begin_ns = now_ns();
     TRY(fits_begin_load(need, &held_bytes, e));
@@ -257,7 +258,8 @@ void stage_close(stage *s)
 stage_facts stage_facts_get(const stage *s)
 {
     uint64_t bytes = s->n_borrowed > 0 && !s->first ? 0 : s->w.bytes;
-    for (uint32_t i = 0; s->held != NULL && i + 1 < s->config.n_stages; i++) bytes += s->held[i].bytes;
+    for (uint32_t i = 0; s->held != NULL && i + 1 < s->config.n_stages; i++)
+        bytes += s->held[i].bytes;
     return (stage_facts){bytes, kv_bytes(&s->kv), s->at.bytes, s->host_at.bytes,
                          s->b->device_name(s->device)};
 }

@@ -40,8 +40,8 @@ typedef struct {
     void *progress_ctx;
     stage_meanwhile meanwhile;  /* may be NULL */
     void *meanwhile_ctx;
-    const stage *beside;        /* NULL, or an open stage whose device and queue this one uses too: it is
-                                   closed after this one */
+    const stage *beside; /* NULL, or an open stage whose device and queue this one uses too: it is
+                            closed after this one */
     const loan *loan;           /* where it lends and borrows; NULL: it does not. The same life */
 } stage_options;
 
@@ -52,8 +52,8 @@ typedef struct {
 MUST_USE status stage_open(stage **out, const stage_options *o, errmsg *e);
 void stage_close(stage *s);
 
-/* With a loan, before stage_walk_all: every stage has loaded, epoch[s] being its incarnation. What was
- * borrowed before is given back first. ST_PROTOCOL: what is lent is not what the model needs;
+/* With a loan, before stage_walk_all: every stage has loaded, epoch[s] being its incarnation. What
+ * was borrowed before is given back first. ST_PROTOCOL: what is lent is not what the model needs;
  * ST_RESOURCES: it cannot be reached from here; ST_CLOSED. */
 MUST_USE status stage_borrow(stage *s, const uint32_t *epoch, errmsg *e);
 /* Nothing of another stage is used from here on. Harmless where nothing was borrowed. */
@@ -82,36 +82,37 @@ uint32_t stage_block(const stage *s, const wire_row *r);
 
 /* Check the step's rows, put positions, tables and rotations on the device, remember the tokens by
  * KV block (the sampler's history). Every row: known flags, branch < n_branches, position < n_ctx,
- * token < n_vocab, readback (once in a step; none for a row that only samples: the branch's ring) and
- * sampler in range. A live row also: branch open and
- * of that generation, position covered by its table, in a block that no other table has, and above
- * the positions of the branch's rows before it. A dead row writes nothing. rows may go after the
- * call. */
+ * token < n_vocab, readback (once in a step; none for a row that only samples: the branch's ring)
+ * and sampler in range. A live row also: branch open and of that generation, position covered by
+ * its table, in a block that no other table has, and above the positions of the branch's rows
+ * before it. A dead row writes nothing. rows may go after the call. */
 MUST_USE status stage_rows(stage *s, const wire_row *rows, uint32_t n_rows, uint32_t n_samplers,
                            errmsg *e);
 
-/* Rows whose tokens and live bits are found on the device, where the walk may be put behind what finds
- * them: where one stage is the whole trunk, by the step whose head is in flight (stage_head_begin with
- * feeds), the same rows in the same order, each at its next position; where there are several, by the take
- * that is put on the queue next (stage_row_words). What the host knows of them here (dead rows: those that had
- * their rounds) is checked as above. stage_rows_known tells the rest, token and live bit, when they are
- * known: where the stage has the head, before that begins. */
-MUST_USE status stage_rows_ahead(stage *s, const wire_row *rows, uint32_t n_rows, uint32_t n_samplers,
-                                 errmsg *e);
+/* Rows whose tokens and live bits are found on the device, where the walk may be put behind what
+ * finds them: where one stage is the whole trunk, by the step whose head is in flight
+ * (stage_head_begin with feeds), the same rows in the same order, each at its next position; where
+ * there are several, by the take that is put on the queue next (stage_row_words). What the host
+ * knows of them here (dead rows: those that had their rounds) is checked as above. stage_rows_known
+ * tells the rest, token and live bit, when they are known: where the stage has the head, before
+ * that begins. */
+MUST_USE status stage_rows_ahead(stage *s, const wire_row *rows, uint32_t n_rows,
+                                 uint32_t n_samplers, errmsg *e);
 void stage_rows_known(stage *s, const wire_row *rows);
 
 /* The rows of the step in hand as a boundary's put and take name them (kernels/peer.h); at most
  * WIRE_AHEAD_ROWS. */
 peer_rows stage_row_words(const stage *s);
 
-/* The same of rows between two steps, by what the host knows of them: n_rows of any group, put on the
- * device for it. */
-MUST_USE status stage_tell(stage *s, const wire_row *rows, uint32_t n_rows, peer_rows *out, errmsg *e);
+/* The same of rows between two steps, by what the host knows of them: n_rows of any group, put on
+ * the device for it. */
+MUST_USE status stage_tell(stage *s, const wire_row *rows, uint32_t n_rows, peer_rows *out,
+                           errmsg *e);
 
-/* Behind the take: what the rows came with, back to the host. Behind all that the step in hand has put on
- * the queue: which hidden states are not finite; *end is done when all is here. stage_came has the first
- * then, and stage_mark puts this stage's mark on live rows that have none (not the last stage's: its
- * head's). */
+/* Behind the take: what the rows came with, back to the host. Behind all that the step in hand has
+ * put on the queue: which hidden states are not finite; *end is done when all is here. stage_came
+ * has the first then, and stage_mark puts this stage's mark on live rows that have none (not the
+ * last stage's: its head's). */
 MUST_USE status stage_bring_came(stage *s, errmsg *e);
 MUST_USE status stage_leave(stage *s, backend_event *end, errmsg *e);
 const rows_came *stage_came(const stage *s);
@@ -124,16 +125,17 @@ MUST_USE status stage_embed(stage *s, errmsg *e);
  * head. */
 dev_ptr stage_hidden(const stage *s);
 
-/* Room for a copy of stage_hidden, on the device and in host memory that it writes fast: for what was
- * sent and is to be kept (keep.h). None, 0 and NULL, where no journal is behind the stage, or ops run
- * in their call. */
+/* Room for a copy of stage_hidden, on the device and in host memory that it writes fast: for what
+ * was sent and is to be kept (keep.h). None, 0 and NULL, where no journal is behind the stage, or
+ * ops run in their call. */
 dev_ptr stage_sent(const stage *s, float **host);
 
-/* Walk the stage's layers over the rows given to stage_rows. poison [n_rows]: the marks that the rows
- * have; a live one without, whose result holds NaN or infinity, gets this stage's (boundary.h). That
- * is no error: rows do not touch each other. head_follows: a stage_head or stage_head_begin is the next
- * call, so that a last stage need not wait and may begin it here; the marks are the head's then. poison
- * NULL: nothing is waited for, stage_leave brings what was found. */
+/* Walk the stage's layers over the rows given to stage_rows. poison [n_rows]: the marks that the
+ * rows have; a live one without, whose result holds NaN or infinity, gets this stage's
+ * (boundary.h). That is no error: rows do not touch each other. head_follows: a stage_head or
+ * stage_head_begin is the next call, so that a last stage need not wait and may begin it here; the
+ * marks are the head's then. poison NULL: nothing is waited for, stage_leave brings what was
+ * found. */
 MUST_USE status stage_walk(stage *s, bool head_follows, poison_mark *poison, errmsg *e);
 
 typedef struct {
@@ -143,11 +145,11 @@ typedef struct {
     uint64_t seq;                   /* what results are committed with */
     uint32_t *drawn;                /* NULL, or [n_rows] until the end: the token of each row,
                                        TOKEN_NONE where none was drawn */
-    poison_mark *poison;            /* [n_rows] until the end: the marks that the rows have, and get */
-    bool feeds;                     /* stage_rows_ahead follows: what the rows draw in this round, whose
-                                       rounds are over then, and which ids stop them */
+    poison_mark *poison; /* [n_rows] until the end: the marks that the rows have, and get */
+    bool feeds;          /* stage_rows_ahead follows: what the rows draw in this round, whose
+                            rounds are over then, and which ids stop them */
     uint32_t round;
-    uint32_t rounds;                /* rows that have so many do not end by them: the step may go on */
+    uint32_t rounds; /* rows that have so many do not end by them: the step may go on */
     const wire_stops *stops;        /* by wire_row.stop_i; read during the call */
 } stage_head_args;
 
@@ -158,13 +160,14 @@ MUST_USE status stage_walk_all(stage *s, poison_mark *poison, errmsg *e);
 MUST_USE status stage_settle(stage *s, errmsg *e);
 
 /* Last stage: output norm and head for the live rows that ask for logits or a token, in row order;
- * draws tokens (sampler.h, history by KV block) on the device. stage_head_end waits for it and commits
- * each result with seq. Until then the results of the step's last PLAN_HEAD_ROWS rows (PLAN_LOGITS_ROWS
- * where one wants logits) are on the device, and stage_rows and stage_walk of the next step may come in
- * between: what the host wants is read beside them. What stands before those rows is committed at once.
- * A head that was begun and not ended is dropped by the next stage_head_begin. A row with a mark, or
- * whose logits hold NaN or infinity, which gives it this stage's, is committed with status ST_NAN and
- * no token. ST_PROTOCOL: a sampler that a row names is out of range. *n_committed: results written. */
+ * draws tokens (sampler.h, history by KV block) on the device. stage_head_end waits for it and
+ * commits each result with seq. Until then the results of the step's last PLAN_HEAD_ROWS rows
+ * (PLAN_LOGITS_ROWS where one wants logits) are on the device, and stage_rows and stage_walk of the
+ * next step may come in between: what the host wants is read beside them. What stands before those
+ * rows is committed at once. A head that was begun and not ended is dropped by the next
+ * stage_head_begin. A row with a mark, or whose logits hold NaN or infinity, which gives it this
+ * stage's, is committed with status ST_NAN and no token. ST_PROTOCOL: a sampler that a row names is
+ * out of range. *n_committed: results written. */
 MUST_USE status stage_head_begin(stage *s, const stage_head_args *a, errmsg *e);
 MUST_USE status stage_head_end(stage *s, uint32_t *n_committed, errmsg *e);
 

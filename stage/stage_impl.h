@@ -18,7 +18,8 @@ typedef struct {
     kv_cache kv;
 } stretch;
 
-/* Weights in another process's allocation, or in the file's mapping beside its; what is here besides. */
+/* Weights in another process's allocation, or in the file's mapping beside its; what is here
+ * besides. */
 typedef struct {
     weights w;
     dev_ptr lent;       /* the allocation; 0: none */
@@ -60,7 +61,7 @@ struct stage {
     kv_cache kv;
     const loan *loan;   /* NULL: nothing is lent or borrowed */
     const gguf *file;
-    weights *held;      /* [n_stages - 1]: those of the ranges behind it; first stage, LOAN_GATHERED */
+    weights *held; /* [n_stages - 1]: those of the ranges behind it; first stage, LOAN_GATHERED */
     bool began;         /* its weights are here: the walk and the rotations are made */
     /* stage_borrow's */
     stretch *ahead;     /* [n_ahead]: the ranges behind it, in their order; first stage */
@@ -74,7 +75,7 @@ struct stage {
     char *host;
     backend_walk *walk;          /* a step of one row in one launch; NULL: by ops */
     bool walked_head;            /* of the step in hand: its one row's logits are on the way */
-    bool unchecked;              /* the same: stage_head must look whether hidden states are finite */
+    bool unchecked; /* the same: stage_head must look whether hidden states are finite */
     head_flight head;
 
     wire_row *rows;              /* of the step in hand, in one of host_layout's two places */
@@ -107,10 +108,12 @@ status stage_op_failed(const stage *s, status code, const char *op, errmsg *e);
 /* Have the backend's one launch for a step of one row, if it has one for this model. */
 MUST_USE status stage_walk_open(stage *s, errmsg *e);
 
-/* Load the range's weights, and where they can be lent if somebody borrows them; with LOAN_GATHERED the
- * first stage all ranges', the others none: theirs come with stage_borrow. Errors of weights_open. */
+/* Load the range's weights, and where they can be lent if somebody borrows them; with LOAN_GATHERED
+ * the first stage all ranges', the others none: theirs come with stage_borrow. Errors of
+ * weights_open. */
 MUST_USE status stage_load(stage *s, const weights_options *own, errmsg *e);
-uint64_t stage_load_bytes(const stage *s, const weights_options *own); /* on the device; 0: in place */
+uint64_t stage_load_bytes(const stage *s,
+                          const weights_options *own); /* on the device; 0: in place */
 void stage_unload(stage *s);
 /* What needs the weights: once they are here, and when they have come again. */
 MUST_USE status stage_begin(stage *s, errmsg *e);

@@ -1,14 +1,15 @@
-/* Device to device: the sender writes into slots that lie on the receiver's device (kernels/peer.h).
+/* Device to device: the sender writes into slots that lie on the receiver's device
+ * (kernels/peer.h).
  *
  * The host words say when a slot may be written and that something is on its way: the sender puts
  * the rows on its queue and announces at once. The receiver puts a take behind the device's own
- * signal and waits, bounded, for the word by which its device says that the rows are valid; only then
- * is the walk launched, so that an aborted wait has written nothing.
+ * signal and waits, bounded, for the word by which its device says that the rows are valid; only
+ * then is the walk launched, so that an aborted wait has written nothing.
  *
- * Which signal a message uses is fixed by its size and by what both ends know since they met: rows of
- * a decode step are stored by a kernel and met by a spinning one, where each device is a stage's own;
- * prompt chunks, and everything on a shared device, go through the copy engine and memory operations
- * of the stream. */
+ * Which signal a message uses is fixed by its size and by what both ends know since they met: rows
+ * of a decode step are stored by a kernel and met by a spinning one, where each device is a stage's
+ * own; prompt chunks, and everything on a shared device, go through the copy engine and memory
+ * operations of the stream. */
 #include "stage/transport.h"
 
 #include "common/clock.h"
@@ -228,7 +229,8 @@ static status take_rows(transport_end *t, uint32_t slot, dev_ptr hidden, uint64_
     return state == PEER_VALID ? ST_OK : ST_CLOSED;
 }
 
-/* A probe's rows are on their way when they are announced; when they do not come, the signal lies. */
+/* A probe's rows are on their way when they are announced; when they do not come, the signal
+ * lies. */
 static status probe_overdue(transport_end *t, uint32_t slot, slot_kind kind, uint64_t announced_ns,
                             errmsg *e)
 {

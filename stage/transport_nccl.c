@@ -1,6 +1,6 @@
-/* NCCL send and receive: one communicator per boundary (kernels/peer.h, link). The sender copies the
- * rows aside and announces at once; the receiver posts its receive when it sees the announcement and
- * waits for it, bounded. */
+/* NCCL send and receive: one communicator per boundary (kernels/peer.h, link). The sender copies
+ * the rows aside and announces at once; the receiver posts its receive when it sees the
+ * announcement and waits for it, bounded. */
 #include "stage/transport.h"
 
 #include "common/clock.h"

@@ -122,7 +122,8 @@ static status shm_send(transport_end *t, uint32_t slot, slot_kind kind, uint64_t
     TRY(boundary_tx_begin(t->o.end, slot, timeout_ns, &v));
     transport_put_head(t->o.end, &v, kind, seq, rows, n_rows);
     if (v.hidden != NULL && n_rows > 0) {
-        TRY(t->o.backend->download(t->o.queue, v.hidden, hidden, transport_hidden_bytes(t->o.end, n_rows)));
+        TRY(t->o.backend->download(t->o.queue, v.hidden, hidden,
+                                   transport_hidden_bytes(t->o.end, n_rows)));
         TRY(finish_copy(t));
     }
     boundary_tx_end(t->o.end, slot);
@@ -137,7 +138,8 @@ static status shm_receive(transport_end *t, uint32_t slot, slot_kind kind, uint6
     TRY(boundary_rx_begin(t->o.end, slot, timeout_ns, &v));
     TRY(transport_get_head(t->o.end, &v, slot, kind, seq, rows, n_rows, e));
     if (v.hidden != NULL && *n_rows > 0) {
-        TRY(t->o.backend->upload(t->o.queue, hidden, v.hidden, transport_hidden_bytes(t->o.end, *n_rows)));
+        TRY(t->o.backend->upload(t->o.queue, hidden, v.hidden,
+                                 transport_hidden_bytes(t->o.end, *n_rows)));
         TRY(finish_copy(t));
     }
     boundary_rx_end(t->o.end, slot);

@@ -87,8 +87,8 @@ static status ffn_block(stage *s, const layer_weights *w, errmsg *e)
     return ST_OK;
 }
 
-/* A block's output, in normed, onto the residual stream, through its own norm if it has one; then the
- * next block's norm, if one follows, to normed. */
+/* A block's output, in normed, onto the residual stream, through its own norm if it has one; then
+ * the next block's norm, if one follows, to normed. */
 static status add_block(stage *s, dev_ptr post_norm, dev_ptr next_norm, errmsg *e)
 {
     const model_desc *m = s->m;
@@ -110,8 +110,8 @@ static status run_layer(stage *s, const layer_span *x, uint32_t layer_i, errmsg 
     const model_desc *m = s->m;
     const layer_weights *w = &x->layer[layer_i];
     if (layer_i == 0)
-        TRY_OP(rms_norm, SCRATCH(s, normed), SCRATCH(s, hidden), w->attn_norm, m->n_embd, m->rms_eps,
-               s->n_rows);
+        TRY_OP(rms_norm, SCRATCH(s, normed), SCRATCH(s, hidden), w->attn_norm, m->n_embd,
+               m->rms_eps, s->n_rows);
     TRY(attention_block(s, x, layer_i, e));
     TRY(add_block(s, w->attn_post_norm, w->ffn_norm, e));
     TRY(ffn_block(s, w, e));

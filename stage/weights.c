@@ -223,7 +223,8 @@ static status filled(fill_context *c, uint64_t bytes, errmsg *e)
     uint64_t total = c->w->loaded;
     c->done = o->backend->weight_bytes == NULL ? total : c->done + bytes;
     if (c->done > total) c->done = total; /* a tied head is listed twice */
-    if (o->on_progress == NULL || o->on_progress(o->progress_ctx, c->done, total) == 0) return ST_OK;
+    if (o->on_progress == NULL || o->on_progress(o->progress_ctx, c->done, total) == 0)
+        return ST_OK;
     return errmsg_set(e, ST_CLOSED, "told to stop while loading");
 }
 
@@ -267,9 +268,10 @@ static status count_item(void *ctx, const weight_item *item, errmsg *e)
     const gguf_tensor *t = item->t;
     if (item->part->use != AS_VECTOR && item->part->use != AS_MATRIX) return ST_OK;
     c->n++;
-    c->bytes += item->part->use == AS_VECTOR ? t->bytes
-                                             : c->o->backend->weight_bytes(t->type, (uint32_t)t->dim[0],
-                                                                           (uint32_t)t->dim[1]);
+    c->bytes +=
+        item->part->use == AS_VECTOR
+            ? t->bytes
+            : c->o->backend->weight_bytes(t->type, (uint32_t)t->dim[0], (uint32_t)t->dim[1]);
     return ST_OK;
 }
 

@@ -2,9 +2,10 @@
  * and read ahead, used in place where the device can.
  *
  * Owns the mappings; each is page-aligned, holds what lies between needed tensors only where they
- * share a page; its tensors are handed to the backend one by one. The embedding belongs to the first stage,
- * output_norm and head to the last, a tied head to both; rope factors to all. A file that is cut
- * short while it is mapped ends the process by SIGBUS: the coordinator sees a lost stage. */
+ * share a page; its tensors are handed to the backend one by one. The embedding belongs to the
+ * first stage, output_norm and head to the last, a tied head to both; rope factors to all. A file
+ * that is cut short while it is mapped ends the process by SIGBUS: the coordinator sees a lost
+ * stage. */
 #ifndef STAGE_WEIGHTS_H
 #define STAGE_WEIGHTS_H
 
@@ -78,7 +79,8 @@ uint32_t weights_entries(const weights *w, const weights_options *o, dev_ptr bas
 
 /* The same tensors as another process's entries say, in its allocation of `bytes`, which is here at
  * base: borrowed until weights_close. With o->layers_only the entries may go on behind them.
- * ST_PROTOCOL: an entry is not possible; errors of weights_open. *out can be closed in every case. */
+ * ST_PROTOCOL: an entry is not possible; errors of weights_open. *out can be closed in every
+ * case. */
 typedef struct {
     dev_ptr base;
     uint64_t bytes;

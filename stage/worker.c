@@ -28,7 +28,7 @@ status worker_say(worker *w, wire_kind kind, uint64_t seq, const void *body, uin
     return mailbox_push(&w->outbox, frame, sizeof h + body_bytes, e);
 }
 
-/* --- steps ---------------------------------------------------------------------------------------- */
+/* --- steps ------------------------------------------------------------------------------------ */
 
 /* Count an overlap when another stage is inside its own layers as we enter ours: what is active at
  * the same time, not the order of enqueueing. */
@@ -73,8 +73,10 @@ status worker_walk(worker *w, const piece *x, errmsg *e)
     if (x->n_rows == 0) return ST_OK;
     TRY(worker_inject(w, x->prime ? FAULT_AT_PRIME : FAULT_AT_DECODE, x->seq, &left, e));
     if (x->n_live == 0) return ST_OK;
-    bool corrupt = has_fault(left, FAULT_CORRUPT), nan = has_fault(left, FAULT_NAN), here = walks(w, x);
-    bool inside = here && (!x->ahead || backend_of(w)->in_call); /* otherwise later, on the device */
+    bool corrupt = has_fault(left, FAULT_CORRUPT), nan = has_fault(left, FAULT_NAN),
+         here = walks(w, x);
+    bool inside =
+        here && (!x->ahead || backend_of(w)->in_call); /* otherwise later, on the device */
     if (inside) worker_enter_layers(w);
     status s = ST_OK;
     if (is_first(w)) s = stage_embed(w->body, e);
@@ -181,7 +183,8 @@ trace_event worker_shown_in(const worker *w, const piece *x, const incoming *in)
     return of;
 }
 
-/* What the rows are and hold, from the stage before: the last one, where they are fed to the first. */
+/* What the rows are and hold, from the stage before: the last one, where they are fed to the
+ * first. */
 static status receive(worker *w, const piece *x, errmsg *e)
 {
     const incoming in = worker_incoming(w, x);
@@ -196,7 +199,8 @@ static status send_on(worker *w, const piece *x, errmsg *e)
     dev_ptr hidden = {0};
     if (!is_last(w)) hidden = stage_hidden(w->body);
     span waiting = span_begin(TRACE_BLOCKED);
-    status s = edges_send(&w->edges, worker_slot(w, x), x->seq, x->rows, x->poison, x->n_rows, hidden, e);
+    status s =
+        edges_send(&w->edges, worker_slot(w, x), x->seq, x->rows, x->poison, x->n_rows, hidden, e);
     span_end(s == ST_OK ? w->trace : NULL, &waiting, worker_shown(w, x, x->n_rows));
     return s;
 }
@@ -237,8 +241,8 @@ status worker_keep(worker *w, errmsg *e)
     return s;
 }
 
-/* Last stage: the rows of step seq, as its last round left them, to the first stage, which walks them on
- * in the step `next`: groups up to `end`, but for those that went before. */
+/* Last stage: the rows of step seq, as its last round left them, to the first stage, which walks
+ * them on in the step `next`: groups up to `end`, but for those that went before. */
 static status hand_on(worker *w, uint64_t seq, const wire_step *next, uint32_t end, errmsg *e)
 {
     for (; w->n_handed < end; w->n_handed++) {
@@ -252,8 +256,8 @@ static status hand_on(worker *w, uint64_t seq, const wire_step *next, uint32_t e
                           .of = w->config.edge_epoch};
         span waiting = span_begin(TRACE_BLOCKED);
         status s = w->ahead ? ring_hand_on(w, slot, seq, rows, n_rows, e)
-                            : edges_send(&w->edges, slot, seq, rows, rounds_poison(&w->rounds, g), n_rows,
-                                         (dev_ptr){0}, e);
+                            : edges_send(&w->edges, slot, seq, rows, rounds_poison(&w->rounds, g),
+                                         n_rows, (dev_ptr){0}, e);
         span_end(s == ST_OK ? w->trace : NULL, &waiting, of);
         TRY(s);
     }
@@ -264,7 +268,8 @@ static status hand_on(worker *w, uint64_t seq, const wire_step *next, uint32_t e
 static const wire_step *next_goes_on(worker *w, uint64_t seq)
 {
     const mail *m = mailbox_peek(&w->inbox);
-    if (m == NULL || wire_head(m->frame)->kind != WIRE_STEP || wire_head(m->frame)->seq != seq + 1) return NULL;
+    if (m == NULL || wire_head(m->frame)->kind != WIRE_STEP || wire_head(m->frame)->seq != seq + 1)
+        return NULL;
     const wire_step *next = wire_body(m->frame);
     return (next->flags & STEP_GOES_ON) != 0 && next->n_groups == w->rounds.n_groups ? next : NULL;
 }
@@ -338,7 +343,8 @@ static status run_piece(worker *w, piece *x, errmsg *e)
     if (is_last(w)) return worker_end_piece(w, x, &r, e);
     TRY(keep_begin(&w->sent, x->rows, x->n_rows, e));
     TRY(send_on(w, x, e));
-    /* Rows that have walked all layers are nothing to replay a stage with: their places stay void. */
+    /* Rows that have walked all layers are nothing to replay a stage with: their places stay
+     * void. */
     if (!x->unsplit) TRY(worker_keep_on(w, x, e));
     rounds_advance(&w->rounds, x->g);
     return ST_OK;
@@ -371,12 +377,14 @@ static status step(worker *w, const void *frame, errmsg *e)
                           (unsigned long long)w->walked_seq);
     }
     if (x.ahead && !edges_carry(&w->edges)) {
-        return errmsg_set(e, ST_PROTOCOL, "step %llu is for boundaries that devices signal by themselves",
+        return errmsg_set(e, ST_PROTOCOL,
+                          "step %llu is for boundaries that devices signal by themselves",
                           (unsigned long long)x.seq);
     }
     bool overlap = (v.step->flags & STEP_OVERLAP) != 0;
     if (x.ahead && v.step->n_groups > wire_ahead_groups(w->config.n_stages, overlap)) {
-        return errmsg_set(e, ST_PROTOCOL, "step %llu has %u groups, more than devices can tell each other of",
+        return errmsg_set(e, ST_PROTOCOL,
+                          "step %llu has %u groups, more than devices can tell each other of",
                           (unsigned long long)x.seq, v.step->n_groups);
     }
     if (x.goes_on && x.ahead != w->ahead) {
@@ -394,13 +402,14 @@ static status step(worker *w, const void *frame, errmsg *e)
     w->ahead = x.ahead;
     if (worker_runs_ahead(w, &v)) return worker_step_ahead(w, &x, e);
     for (x.round = 0; x.round < v.step->rounds; x.round++)
-        for (x.g = 0; x.g < v.step->n_groups; x.g++) TRY(x.ahead ? ring_round(w, &x, e) : run_piece(w, &x, e));
+        for (x.g = 0; x.g < v.step->n_groups; x.g++)
+            TRY(x.ahead ? ring_round(w, &x, e) : run_piece(w, &x, e));
     w->walked_seq = x.seq;
     if (w->landing.seq == 0) worker_done(w, x.seq);
     return ST_OK;
 }
 
-/* --- the thread ----------------------------------------------------------------------------------- */
+/* --- the thread ------------------------------------------------------------------------------- */
 
 static status handle(worker *w, const mail *m, errmsg *e)
 {
@@ -471,8 +480,8 @@ static bool awaits(const worker *w)
     return w->landing.seq != 0 || keep_flies(&w->sent);
 }
 
-/* A message, or none. Before all but a step, which can be put behind them, results and rows that are on
- * their way are fetched. */
+/* A message, or none. Before all but a step, which can be put behind them, results and rows that
+ * are on their way are fetched. */
 static status serve(worker *w, const mail *m, errmsg *e)
 {
     if (w->faulted) return ST_OK;
@@ -522,7 +531,8 @@ status worker_open(worker **out, uint32_t stage_i, uint32_t epoch, run_block *bl
     TRY_DONE(s, mailbox_open(&w->outbox, e));
     atomic_store(&w->words->epoch, epoch);
     int rc = pthread_create(&w->thread, NULL, worker_main, w);
-    if (rc != 0) s = errmsg_set(e, ST_RESOURCES, "cannot start the worker thread: %s", strerror(rc));
+    if (rc != 0)
+        s = errmsg_set(e, ST_RESOURCES, "cannot start the worker thread: %s", strerror(rc));
 done:
     if (s != ST_OK) {
         mailbox_close(&w->inbox);

@@ -1,8 +1,8 @@
 /* worker.h - the thread of a stage that loads, probes and walks.
  *
- * It takes frames (CONFIG, PROBE, STEP, QUIESCE, REATTACH, REPLAY) from its inbox, in order, and puts
- * what it has to say (LOADED, PROBED, RESULT, QUIESCED, REPLAYED, FAULT) into its outbox; the control
- * thread carries both. After a fault it takes nothing more. It repairs nothing. */
+ * It takes frames (CONFIG, PROBE, STEP, QUIESCE, REATTACH, REPLAY) from its inbox, in order, and
+ * puts what it has to say (LOADED, PROBED, RESULT, QUIESCED, REPLAYED, FAULT) into its outbox; the
+ * control thread carries both. After a fault it takes nothing more. It repairs nothing. */
 #ifndef STAGE_WORKER_H
 #define STAGE_WORKER_H
 

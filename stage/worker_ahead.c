@@ -1,12 +1,13 @@
 /* Steps behind each other on the device.
  *
- * Rounds: while the device walks round r and draws its tokens, round r + 1 is put behind it, with the
- * tokens as the device has them, and only then the host waits for what round r drew. So it knows the
- * history before it says how round r + 1 draws, and its own work, messages included, costs the device
- * nothing. A row that drew a stop has ended on the device already: what is behind it does nothing.
+ * Rounds: while the device walks round r and draws its tokens, round r + 1 is put behind it, with
+ * the tokens as the device has them, and only then the host waits for what round r drew. So it
+ * knows the history before it says how round r + 1 draws, and its own work, messages included,
+ * costs the device nothing. A row that drew a stop has ended on the device already: what is behind
+ * it does nothing.
  *
- * Steps of one round: results stay on their way until the next step's walk is behind them, or nothing
- * else is there to do. */
+ * Steps of one round: results stay on their way until the next step's walk is behind them, or
+ * nothing else is there to do. */
 #include "stage/worker_impl.h"
 
 #include "common/clock.h"
@@ -67,7 +68,8 @@ static status begin_round(worker *w, piece *x, errmsg *e)
     return worker_walk(w, x, e);
 }
 
-/* What round x drew, to the coordinator and to the rows of the round behind it. x->rows: as they were. */
+/* What round x drew, to the coordinator and to the rows of the round behind it. x->rows: as they
+ * were. */
 static status end_round(worker *w, const piece *x, uint64_t *begin_ns, errmsg *e)
 {
     wire_result r = {.round = x->round, .group = x->g};

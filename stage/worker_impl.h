@@ -1,7 +1,7 @@
 /* worker_impl.h - what the files of the worker share; nobody else includes it.
  *
- * worker.c runs steps and is the thread; worker_load.c what comes before them; worker_ahead.c puts steps
- * behind each other on the device, ring.c rounds on the devices of several stages;
+ * worker.c runs steps and is the thread; worker_load.c what comes before them; worker_ahead.c puts
+ * steps behind each other on the device, ring.c rounds on the devices of several stages;
  * worker_inject.c is what faults on purpose are to it;
  * worker_replay.c what it does when a stage was lost. */
 #ifndef STAGE_WORKER_IMPL_H
@@ -37,7 +37,7 @@ struct worker {
     mailbox inbox, outbox;
     _Atomic uint32_t stop;
     _Atomic uint32_t interrupts;     /* stop, and QUIESCE frames that wait in the inbox */
-    pthread_mutex_t edges_lock;      /* edges are opened and closed under it: worker_stop wakes them */
+    pthread_mutex_t edges_lock; /* edges are opened and closed under it: worker_stop wakes them */
     bool edges_open;
 
     wire_config config;
@@ -56,17 +56,17 @@ struct worker {
     trace_ring *trace;               /* ours in it, or NULL */
     injector injector;
     bool corrupt_probe;              /* kind=corrupt,at=load */
-    uint32_t spoil_replay;           /* at=recovery: kinds corrupt and nan, for the next row replayed */
+    uint32_t spoil_replay; /* at=recovery: kinds corrupt and nan, for the next row replayed */
     bool faulted;
     piece landing;                   /* whose results are on their way (worker_land); seq 0: none */
-    wire_row left_rows[PLAN_HEAD_ROWS];      /* what the worker still says of such a piece, or of the */
+    wire_row left_rows[PLAN_HEAD_ROWS]; /* what the worker still says of such a piece, or of the */
     poison_mark left_poison[PLAN_HEAD_ROWS]; /* round before the one in hand (worker_leave) */
     uint64_t applied_seq;            /* the last step whose KV operations were applied */
-    uint64_t walked_seq;             /* the last step of which all groups were walked, if since then no
-                                      * other message came; 0: none */
+    uint64_t walked_seq; /* the last step of which all groups were walked, if since then no
+                          * other message came; 0: none */
     uint32_t n_rounds, n_rounds_before; /* of the step in hand, of the one before */
     bool ahead;                      /* it is a STEP_AHEAD */
-    uint32_t n_handed;               /* of its groups, in its last round, went back to the first stage */
+    uint32_t n_handed; /* of its groups, in its last round, went back to the first stage */
     uint32_t n_replays;              /* since the one with STEP_RESET */
 };
 
@@ -107,13 +107,15 @@ MUST_USE status worker_say(worker *w, wire_kind kind, uint64_t seq, const void *
 /* Rows that were sent, if any are on their way to the journal, are there. */
 MUST_USE status worker_keep(worker *w, errmsg *e);
 
-/* The layers, over rows of which one lives at least. A step without rows is neither prompt nor decode. */
+/* The layers, over rows of which one lives at least. A step without rows is neither prompt nor
+ * decode. */
 MUST_USE status worker_walk(worker *w, const piece *x, errmsg *e);
 void worker_count_piece(worker *w, const piece *x, uint64_t busy_ns);
 /* Where another stage is inside its own layers at the same time, an overlap is counted. */
 void worker_enter_layers(worker *w);
 void worker_leave_layers(worker *w);
-/* The slot that a piece leaves in; what comes into it over the boundary; what a trace says of that. */
+/* The slot that a piece leaves in; what comes into it over the boundary; what a trace says of
+ * that. */
 uint32_t worker_slot(const worker *w, const piece *x);
 incoming worker_incoming(const worker *w, const piece *x);
 trace_event worker_shown_in(const worker *w, const piece *x, const incoming *in);
@@ -128,13 +130,13 @@ MUST_USE status worker_say_poisoned(worker *w, const piece *x, errmsg *e);
 /* All that a step asked for is done. */
 void worker_done(worker *w, uint64_t seq);
 
-/* Where the device works while the host does and nothing crosses a boundary, the rounds of a step are
- * put behind each other: the device feeds each one itself. */
+/* Where the device works while the host does and nothing crosses a boundary, the rounds of a step
+ * are put behind each other: the device feeds each one itself. */
 bool worker_runs_ahead(const worker *w, const step_view *v);
 MUST_USE status worker_step_ahead(worker *w, piece *x, errmsg *e);
 
-/* Whether the results of a piece of the step in hand may be fetched while the next step is walked. Its
- * rows and marks are then left aside, to outlive the step (worker_leave; returns the marks). */
+/* Whether the results of a piece of the step in hand may be fetched while the next step is walked.
+ * Its rows and marks are then left aside, to outlive the step (worker_leave; returns the marks). */
 bool worker_lands_later(const worker *w, const piece *x);
 poison_mark *worker_leave(worker *w, const piece *x);
 /* Fetch and tell the results that are on their way, if any are. */

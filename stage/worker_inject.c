@@ -21,8 +21,9 @@ status worker_inject(worker *w, fault_at at, uint64_t seq, uint32_t *left, errms
                                            "MEMRA_PP_FAULT or --fault asks for it");
     }
     if (has_fault(kinds, FAULT_CUDA)) {
-        return errmsg_set(e, ST_DEVICE, "the device failed (injected: kind=cuda); MEMRA_PP_FAULT or "
-                                        "--fault asks for it");
+        return errmsg_set(e, ST_DEVICE,
+                          "the device failed (injected: kind=cuda); MEMRA_PP_FAULT or "
+                          "--fault asks for it");
     }
     return ST_OK;
 }

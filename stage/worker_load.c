@@ -38,7 +38,8 @@ static status open_edges(worker *w, errmsg *e)
 static status open_trace(worker *w, errmsg *e)
 {
     if (w->config.trace_fd == 0) return ST_OK;
-    const wire_config *c = &w->config; /* several stages in this process: their time is the first's */
+    const wire_config *c =
+        &w->config; /* several stages in this process: their time is the first's */
     uint32_t n = c->n_seam > 1 ? c->n_seam : c->n_stages;
     TRY(trace_block_map(&w->traces, c->trace_fd, n + 1, e));
     w->trace = &w->traces->ring[w->stage_i];
@@ -60,8 +61,10 @@ static status load_all(worker *w, const wire_config *c, errmsg *e)
     w->configured = true;
     TRY(open_trace(w, e));
     if (strcmp(c->build, MEMRA_BUILD_ID) != 0) {
-        return errmsg_set(e, ST_RESOURCES, "memra-pp is of build %s, memra-stage of build %s: install both "
-                          "from one build", c->build, MEMRA_BUILD_ID);
+        return errmsg_set(e, ST_RESOURCES,
+                          "memra-pp is of build %s, memra-stage of build %s: install both "
+                          "from one build",
+                          c->build, MEMRA_BUILD_ID);
     }
     set_state(w, STAGE_LOADING);
     TRY(inject_open(&w->injector, c->fault, c->stage_i, w->words, &w->stop, e));

@@ -1,5 +1,5 @@
-/* When a stage was lost: the others become quiet, take boundaries of a new epoch, and those that have
- * lost rows walk them again, alone from their journal or together from tokens. */
+/* When a stage was lost: the others become quiet, take boundaries of a new epoch, and those that
+ * have lost rows walk them again, alone from their journal or together from tokens. */
 #include "stage/worker_impl.h"
 
 #include <string.h>
@@ -14,7 +14,8 @@ status worker_quiesce(worker *w, errmsg *e)
     if (w->edges.open) edge_set(&w->edges, &w->edges.out, NULL, NULL);
     set_state(w, STAGE_QUIET);
     wire_quiesced q = {.applied_seq = w->applied_seq,
-                       .done_seq = atomic_load_explicit(&w->words->step_done, memory_order_relaxed)};
+                       .done_seq =
+                           atomic_load_explicit(&w->words->step_done, memory_order_relaxed)};
     return worker_say(w, WIRE_QUIESCED, 0, &q, sizeof q, e);
 }
 
@@ -46,7 +47,8 @@ static status replay_input(worker *w, replaying *x, errmsg *e)
     if (is_first(w)) return stage_embed(w->body, e);
     if (x->through) return edges_receive(&w->edges, &x->in, e);
     return keep_read(&w->received, w->body, backend_of(w), x->committed,
-                     (x->v->step->flags & STEP_OVERWRITTEN) != 0, x->in.rows, x->in.n_rows, &x->kept, e);
+                     (x->v->step->flags & STEP_OVERWRITTEN) != 0, x->in.rows, x->in.n_rows,
+                     &x->kept, e);
 }
 
 /* On to the next stage; or, alone, into its journal where that has holes. */

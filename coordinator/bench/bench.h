@@ -1,7 +1,7 @@
 /* bench.h - what the benchmark measures, and how it is told.
  *
- * For each number of stages one pipeline is opened, and two tests run on it, each once unmeasured and
- * then n_repeat times in a session of its own with random tokens (seeded):
+ * For each number of stages one pipeline is opened, and two tests run on it, each once unmeasured
+ * and then n_repeat times in a session of its own with random tokens (seeded):
  *
  *   pp  prompt: n tokens appended to an empty session; until the token after the last is drawn
  *   tg  generation: n tokens one by one, each the one drawn (greedily) before it, after `depth`
@@ -9,8 +9,8 @@
  *
  * bytes_per_token (tg only) is what must be read for one token if every weight is read once: the
  * layers, the norm, the head, one row of the embedding, and the K and V of the positions before it,
- * at the mean position of the test. The share is that times tokens/s, of the read bandwidth that was
- * measured in the same run. */
+ * at the mean position of the test. The share is that times tokens/s, of the read bandwidth that
+ * was measured in the same run. */
 #ifndef COORDINATOR_BENCH_H
 #define COORDINATOR_BENCH_H
 
@@ -57,7 +57,8 @@ typedef struct {
     bench_test *test;             /* [n_tests], owned */
 } bench_result;
 
-/* Output as it comes: called with t NULL when the bandwidth is known, then when a test has ended. */
+/* Output as it comes: called with t NULL when the bandwidth is known, then when a test has
+ * ended. */
 typedef void (*bench_told)(void *ctx, const bench_result *r, const bench_test *t);
 
 /* Measure all. ST_USAGE: -p, -n or --depth beyond the context, stages that the model does not have;
@@ -66,14 +67,14 @@ MUST_USE status bench_run(bench_result *out, const bench_request *q, bench_told 
                           errmsg *e);
 void bench_free(bench_result *r);
 
-/* --- bench_common.c: what all measurements share --------------------------------------------------- */
+/* --- bench_common.c: what all measurements share ---------------------------------------------- */
 
-/* The person's doors with n_stages: cuts that were named for another number do not apply, devices are
- * dealt out in turn. */
+/* The person's doors with n_stages: cuts that were named for another number do not apply, devices
+ * are dealt out in turn. */
 doors bench_doors(const bench_request *q, uint32_t n_stages);
 
-/* What stages have counted once n_rows rows went through each (a stage counts just after it has sent a
- * result), or a second has passed. */
+/* What stages have counted once n_rows rows went through each (a stage counts just after it has
+ * sent a result), or a second has passed. */
 void bench_counted(const pipeline *p, uint64_t n_rows, stage_snapshot out[STAGES_MAX]);
 
 /* Show the request's model to `look`, before anything is started. Errors as options_open_model,

@@ -15,8 +15,8 @@
 #define BUFFER_MIN (256ull << 20)
 #define BUFFER_MAX (4ull << 30)
 #define ROUNDS     4u
-#define LIMIT_NS                                                                                   \
-    (3 * NS_PER_S) /* every loop has its first turn, further ones while there is time */
+/* Every loop has its first turn, further ones while there is time. */
+#define LIMIT_NS (3 * NS_PER_S)
 #define THREADS_MAX 256u
 #define LINE_WORDS  8u
 #define PART_ALIGN  4096u

@@ -31,7 +31,8 @@ static status alone(sessions_state *b, beside_test *out, errmsg *e)
     for (uint32_t s = 0; s < pipeline_plan(b->p)->cuts.n_stages; s++) {
         uint64_t n_chunks = after[s].n_chunks - before[s].n_chunks;
         if (n_chunks == 0) continue;
-        out->chunk_ms += (double)(after[s].busy_ns - before[s].busy_ns) / NS_PER_MS / (double)n_chunks;
+        out->chunk_ms +=
+            (double)(after[s].busy_ns - before[s].busy_ns) / NS_PER_MS / (double)n_chunks;
         out->n_chunks = (uint32_t)n_chunks;
     }
     out->alone_ms += (double)ns / NS_PER_MS;
@@ -66,8 +67,10 @@ status bench_beside_once(sessions_state *b, uint32_t n, beside_test *out, errmsg
     status st = alone(b, out, e);
     for (; st == ST_OK && n_begun < n; n_begun += st == ST_OK) {
         stream *x = &b->stream[n_begun];
-        const generate_limits limits = {
-            .n_max = b->n_told_max, .n_draft = b->q->n_draft, .on_more = bench_stream_more, .ctx = x};
+        const generate_limits limits = {.n_max = b->n_told_max,
+                                        .n_draft = b->q->n_draft,
+                                        .on_more = bench_stream_more,
+                                        .ctx = x};
         x->n_told = 0;
         x->n_max = b->n_told_max;
         st = session_generate(x->s, x->next, &limits, &x->g, e);
@@ -78,10 +81,12 @@ status bench_beside_once(sessions_state *b, uint32_t n, beside_test *out, errmsg
     for (uint32_t i = 0; i < n_begun; i++) {
         status closed = generation_close(b->stream[i].g, st == ST_OK ? e : &ignored);
         if (st == ST_OK) st = closed;
-        if (b->stream[i].n_told < b->stream[i].n_max) b->stream[i].n_told--; /* its end was told too */
+        if (b->stream[i].n_told < b->stream[i].n_max)
+            b->stream[i].n_told--; /* its end was told too */
         b->n_rows += b->stream[i].n_told;
     }
-    for (uint32_t i = 0; st == ST_OK && i < n; i++) keep_waits(b, &b->stream[i], begin_ns, begin_ns + ns);
+    for (uint32_t i = 0; st == ST_OK && i < n; i++)
+        keep_waits(b, &b->stream[i], begin_ns, begin_ns + ns);
     out->prompt_ms += (double)ns / NS_PER_MS;
     return st;
 }

@@ -32,7 +32,7 @@ static uint64_t weights_once(const model_desc *m)
     return (uint64_t)(m->tied ? bytes : bytes + tensor_bytes(&m->output));
 }
 
-/* --- one test ------------------------------------------------------------------------------------ */
+/* --- one test --------------------------------------------------------------------------------- */
 
 typedef struct {
     const bench_request *q;
@@ -108,23 +108,26 @@ static status test_run(bench_state *b, bench_test *t, errmsg *e)
         t->busy_share[s] = (double)b->busy_ns[s] / (double)(b->wall_ns + 1);
     if (t->generation) {
         double mean_position = t->depth + (t->n_tokens - 1) / 2.0;
-        t->bytes_per_token = bench_token_bytes(pipeline_model(b->p), t->plan.kv_type, mean_position);
+        t->bytes_per_token =
+            bench_token_bytes(pipeline_model(b->p), t->plan.kv_type, mean_position);
     }
     return ST_OK;
 }
 
-/* --- before anything is started ---------------------------------------------------------------- */
+/* --- before anything is started --------------------------------------------------------------- */
 
 static status check_context(const bench_request *q, uint32_t n_ctx, errmsg *e)
 {
     if (q->n_prompt > n_ctx) {
-        return errmsg_set(e, ST_USAGE, "-p %u does not fit into a context of %u position%s; see --ctx",
+        return errmsg_set(e, ST_USAGE,
+                          "-p %u does not fit into a context of %u position%s; see --ctx",
                           q->n_prompt, n_ctx, plural(n_ctx));
     }
     if (q->n_generate > 0 && (uint64_t)q->depth + q->n_generate > n_ctx) {
-        return errmsg_set(e, ST_USAGE,
-                          "-n %u after --depth %u does not fit into a context of %u position%s; see --ctx",
-                          q->n_generate, q->depth, n_ctx, plural(n_ctx));
+        return errmsg_set(
+            e, ST_USAGE,
+            "-n %u after --depth %u does not fit into a context of %u position%s; see --ctx",
+            q->n_generate, q->depth, n_ctx, plural(n_ctx));
     }
     return ST_OK;
 }
@@ -148,7 +151,7 @@ static status check_all(void *checking_, const model_desc *m, errmsg *e)
     return ST_OK;
 }
 
-/* --- all ----------------------------------------------------------------------------------------- */
+/* --- all -------------------------------------------------------------------------------------- */
 
 static status config_run(bench_result *r, const bench_request *q, bench_state *b, uint32_t n_stages,
                          bench_told told, void *ctx, errmsg *e)

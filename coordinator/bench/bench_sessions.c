@@ -30,7 +30,7 @@ static uint32_t largest(const bench_list *l)
     return most;
 }
 
-/* --- one session ----------------------------------------------------------------------------------- */
+/* --- one session ------------------------------------------------------------------------------ */
 
 static void *prime(void *stream_)
 {
@@ -47,7 +47,7 @@ void bench_stream_more(void *stream_)
     if (x->n_told < x->n_max) x->told_ns[x->n_told++] = now_ns();
 }
 
-/* --- one phase ------------------------------------------------------------------------------------- */
+/* --- one phase -------------------------------------------------------------------------------- */
 
 typedef struct {
     uint64_t wall_ns, cpu_ns;
@@ -133,7 +133,7 @@ static status generate_all(sessions_state *b, uint32_t n, uint32_t n_tokens, pha
     return st;
 }
 
-/* --- one test -------------------------------------------------------------------------------------- */
+/* --- one test --------------------------------------------------------------------------------- */
 
 /* The waits of n sessions; phases begun at these times. */
 static void keep_waits(sessions_state *b, uint32_t n, uint64_t prime_ns, uint64_t generate_ns)
@@ -213,7 +213,7 @@ static status test_run(sessions_state *b, sessions_test *t, errmsg *e)
     return ST_OK;
 }
 
-/* --- before anything is started ---------------------------------------------------------------------- */
+/* --- before anything is started --------------------------------------------------------------- */
 
 /* Positions that a test takes of a session's context. */
 static uint64_t positions(const bench_request *q)
@@ -246,7 +246,8 @@ static status fits(const site *x, uint32_t n_sessions, errmsg *e)
     plan p;
     TRY(placement_plan(&p, m, &x->doors, &r, e));
     uint64_t n_blocks = (uint64_t)r.n_sessions * plan_blocks_per_ctx(p.n_ctx);
-    if (p.n_blocks[KV_CLASS_GLOBAL] < n_blocks && model_n_layers_of(m, LAYER_GLOBAL, 0, m->n_layers) > 0) {
+    if (p.n_blocks[KV_CLASS_GLOBAL] < n_blocks &&
+        model_n_layers_of(m, LAYER_GLOBAL, 0, m->n_layers) > 0) {
         return errmsg_set(e, ST_RESOURCES, "--kv-bytes %llu makes %u KV block%s and they need %llu",
                           (unsigned long long)r.kv_bytes, p.n_blocks[KV_CLASS_GLOBAL],
                           plural(p.n_blocks[KV_CLASS_GLOBAL]),
@@ -276,11 +277,12 @@ static status check_all(void *request, const model_desc *m, errmsg *e)
     const bench_request *q = request;
     const uint32_t asked = largest(&q->sessions);
     if (q->common->plan.n_ctx > 0 && positions(q) > q->common->plan.n_ctx) {
-        return errmsg_set(e, ST_USAGE,
-                          "-p %u and -n %u%s take %llu positions, which do not fit into a context of %u; see "
-                          "--ctx",
-                          q->n_prompt, q->n_generate, q->n_beside > 0 ? ", --beside," : "",
-                          (unsigned long long)positions(q), q->common->plan.n_ctx);
+        return errmsg_set(
+            e, ST_USAGE,
+            "-p %u and -n %u%s take %llu positions, which do not fit into a context of %u; see "
+            "--ctx",
+            q->n_prompt, q->n_generate, q->n_beside > 0 ? ", --beside," : "",
+            (unsigned long long)positions(q), q->common->plan.n_ctx);
     }
     for (uint32_t i = 0; i < q->stages.n; i++) {
         site x = {.q = q, .m = m, .doors = bench_doors(q, q->stages.at[i])};
@@ -290,13 +292,16 @@ static status check_all(void *request, const model_desc *m, errmsg *e)
         if (s == ST_OK) continue;
         uint32_t most = s == ST_RESOURCES || s == ST_USAGE ? most_that_fit(&x, asked) : 0;
         if (most == 0) return errmsg_set(e, s, "%s", why.text);
-        return errmsg_set(e, s, "--sessions %u: not with %u positions each, at most %u would fit: %s", asked,
-                          plan_of(q, asked).n_ctx, most, why.text);
+        return errmsg_set(e, s,
+                          "--sessions %u: not with %u positions each, at most %u would fit: %s",
+                          asked, plan_of(q, asked).n_ctx, most, why.text);
     }
     return ST_OK;
 }
 
-/* --- all ----------------------------------------------------------------------------------------------- */
+/* --- all
+ * -----------------------------------------------------------------------------------------------
+ */
 
 static status books_open(sessions_state *b, const bench_request *q)
 {
@@ -313,9 +318,9 @@ static status books_open(sessions_state *b, const bench_request *q)
     b->token_ms = malloc((waits + most) * q->n_generate * sizeof *b->token_ms);
     b->tokens_per_s = malloc(q->n_repeat * sizeof *b->tokens_per_s);
     b->prompt_per_s = malloc(q->n_repeat * sizeof *b->prompt_per_s);
-    bool ok = b->stream != NULL && b->tokens != NULL && b->first_ms != NULL && b->token_ms != NULL &&
-              b->tokens_per_s != NULL && b->prompt_per_s != NULL && b->beside != NULL &&
-              b->beside_ms != NULL;
+    bool ok = b->stream != NULL && b->tokens != NULL && b->first_ms != NULL &&
+              b->token_ms != NULL && b->tokens_per_s != NULL && b->prompt_per_s != NULL &&
+              b->beside != NULL && b->beside_ms != NULL;
     for (uint64_t i = 0; ok && i < most; i++) {
         b->stream[i].told_ns = malloc(b->n_told_max * sizeof *b->stream[i].told_ns);
         ok = b->stream[i].told_ns != NULL;
@@ -337,8 +342,8 @@ static void books_close(sessions_state *b)
     free(b->prompt_per_s);
 }
 
-static status config_run(sessions_result *r, sessions_state *b, uint32_t n_stages, sessions_told told,
-                         void *ctx, errmsg *e)
+static status config_run(sessions_result *r, sessions_state *b, uint32_t n_stages,
+                         sessions_told told, void *ctx, errmsg *e)
 {
     const bench_request *q = b->q;
     const uint32_t most = largest(&q->sessions);
@@ -350,8 +355,8 @@ static status config_run(sessions_result *r, sessions_state *b, uint32_t n_stage
     status s = ST_OK;
     b->n_rows = 0;
     for (uint32_t i = 0; i < most; i++)
-        random_tokens(b->tokens + (size_t)i * q->n_prompt, q->n_prompt, pipeline_model(b->p)->n_vocab,
-                      q->seed + i);
+        random_tokens(b->tokens + (size_t)i * q->n_prompt, q->n_prompt,
+                      pipeline_model(b->p)->n_vocab, q->seed + i);
     random_tokens(b->beside, q->n_beside, pipeline_model(b->p)->n_vocab, q->seed + most);
     for (uint32_t i = 0; i < q->batch.n * q->sessions.n; i++) {
         sessions_test *t = &r->test[r->n_tests];
@@ -366,19 +371,21 @@ done:
     return s;
 }
 
-status bench_sessions_run(sessions_result *out, const bench_request *q, sessions_told told, void *ctx,
-                          errmsg *e)
+status bench_sessions_run(sessions_result *out, const bench_request *q, sessions_told told,
+                          void *ctx, errmsg *e)
 {
     sessions_state b = {.q = q};
     status s = ST_OK;
-    *out = (sessions_result){
-        .n_prompt = q->n_prompt, .n_generate = q->n_generate, .n_repeat = q->n_repeat, .n_beside = q->n_beside};
+    *out = (sessions_result){.n_prompt = q->n_prompt,
+                             .n_generate = q->n_generate,
+                             .n_repeat = q->n_repeat,
+                             .n_beside = q->n_beside};
     bench_model_name(out->model, q->common->model);
     TRY_DONE(s, bench_look_at_model(q, check_all, (void *)q, e));
     out->test = calloc((size_t)q->stages.n * q->batch.n * q->sessions.n, sizeof *out->test);
     if (out->test == NULL || books_open(&b, q) != ST_OK) {
-        s = errmsg_set(e, ST_RESOURCES, "no memory for the waits of %u session%s", largest(&q->sessions),
-                       plural(largest(&q->sessions)));
+        s = errmsg_set(e, ST_RESOURCES, "no memory for the waits of %u session%s",
+                       largest(&q->sessions), plural(largest(&q->sessions)));
         goto done;
     }
     TRY_DONE(s, shape_ready(q->random, q->common, e));

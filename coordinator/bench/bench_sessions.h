@@ -3,17 +3,20 @@
  * One pipeline per number of stages serves every test. In a test S sessions, each with a prompt of
  * random tokens of its own (nothing is shared), do two things, all at the same time:
  *
- *   prompt       all prompts are asked for at once. A session's wait is until its first token is drawn
+ *   prompt       all prompts are asked for at once. A session's wait is until its first token is
+ *                drawn
  *   generation   when the last prompt is through, all go on by themselves for n tokens. A session's
  *                waits are those before each of its tokens, as the coordinator commits them
  *
  *   beside       where asked for: they go on, and another session reads a prompt of n_beside tokens
- *                meanwhile. Their waits are those that were under way then; a chunk's time is that of its
- *                walk through all stages, from their counters, of the same prompt with nobody beside it
+ *                meanwhile. Their waits are those that were under way then; a chunk's time is that
+ *                of its walk through all stages, from their counters, of the same prompt with
+ *                nobody beside it
  *
- * once unmeasured (at most WARM_TOKENS tokens), then n_repeat times; waits are those of all repetitions
- * together. Shares are of the wall time of a phase, from the counters of the stages: inside their own
- * layers and head; waiting for rows (starved) or for room behind them (blocked). */
+ * once unmeasured (at most WARM_TOKENS tokens), then n_repeat times; waits are those of all
+ * repetitions together. Shares are of the wall time of a phase, from the counters of the stages:
+ * inside their own layers and head; waiting for rows (starved) or for room behind them (blocked).
+ * */
 #ifndef COORDINATOR_BENCH_SESSIONS_H
 #define COORDINATOR_BENCH_SESSIONS_H
 
@@ -24,7 +27,7 @@ typedef struct {
 } stage_shares;
 
 typedef struct {
-    double alone_ms, prompt_ms;  /* the prompt without them, beside them: means of the repetitions */
+    double alone_ms, prompt_ms; /* the prompt without them, beside them: means of the repetitions */
     double chunk_ms;
     uint32_t n_chunks;
     uint64_t n_waits;
@@ -41,7 +44,7 @@ typedef struct {
     spread first_ms, token_ms;   /* waits for the first token, for each later one */
     stage_shares prompt, generation;
     beside_test beside;
-    double coordinator_cores;    /* processor time of this process by wall time, of the generation */
+    double coordinator_cores; /* processor time of this process by wall time, of the generation */
 } sessions_test;
 
 typedef struct {
@@ -54,9 +57,9 @@ typedef struct {
 /* Output as it comes: called with t NULL before the first test, then when a test has ended. */
 typedef void (*sessions_told)(void *ctx, const sessions_result *r, const sessions_test *t);
 
-/* Measure q: for each of its stages, batch and sessions, in that order. ST_USAGE: a context that does
- * not hold prompt and generation; ST_RESOURCES: the sessions' KV does not fit, saying how many would;
- * otherwise as pipeline_open and session_prime. bench_sessions_free in any case. */
+/* Measure q: for each of its stages, batch and sessions, in that order. ST_USAGE: a context that
+ * does not hold prompt and generation; ST_RESOURCES: the sessions' KV does not fit, saying how many
+ * would; otherwise as pipeline_open and session_prime. bench_sessions_free in any case. */
 MUST_USE status bench_sessions_run(sessions_result *out, const bench_request *q, sessions_told told,
                                    void *ctx, errmsg *e);
 void bench_sessions_free(sessions_result *r);

@@ -1,5 +1,5 @@
-/* bench_sessions_impl.h - what the files of the sessions' benchmark share: bench_sessions.c plans and
- * runs tests, bench_beside.c is their last part. */
+/* bench_sessions_impl.h - what the files of the sessions' benchmark share: bench_sessions.c plans
+ * and runs tests, bench_beside.c is their last part. */
 #ifndef COORDINATOR_BENCH_SESSIONS_IMPL_H
 #define COORDINATOR_BENCH_SESSIONS_IMPL_H
 
@@ -38,8 +38,8 @@ typedef struct {
 /* The generate_limits.on_more of a stream. */
 void bench_stream_more(void *stream_);
 
-/* The sessions of the test, n of them, are open and hold their prompts; x->next is next. They generate
- * for as long as a prompt is read beside them; adds to *out and to the waits. */
+/* The sessions of the test, n of them, are open and hold their prompts; x->next is next. They
+ * generate for as long as a prompt is read beside them; adds to *out and to the waits. */
 MUST_USE status bench_beside_once(sessions_state *b, uint32_t n, beside_test *out, errmsg *e);
 /* What the repetitions gave; they have waits. */
 void bench_beside_end(sessions_state *b, beside_test *out, uint32_t n_repeat);

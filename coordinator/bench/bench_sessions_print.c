@@ -10,7 +10,7 @@ static const char *kv_name(const sessions_test *t)
     return dtype_get(t->plan.kv_type)->name;
 }
 
-/* --- for people ------------------------------------------------------------------------------------ */
+/* --- for people ------------------------------------------------------------------------------- */
 
 static void md_begin(const sessions_result *r)
 {
@@ -19,7 +19,8 @@ static void md_begin(const sessions_result *r)
     printf("| stages | cuts | sessions | rows/walk | prompt tokens/s | first token ms p50 / p99 | "
            "tokens/s | ms/token p50 / p99 / max | busy per stage | coordinator cores |");
     if (r->n_beside > 0)
-        printf(" beside: ms/token p50 / p99 / max | chunk ms (chunks) | max in chunks | prompt ms alone / beside |");
+        printf(" beside: ms/token p50 / p99 / max | chunk ms (chunks) | max in chunks | prompt ms "
+               "alone / beside |");
     printf("\n|---:|---|---:|---|---:|---:|---:|---:|---|---:|%s\n",
            r->n_beside > 0 ? "---:|---:|---:|---:|" : "");
 }
@@ -33,7 +34,8 @@ static double worst_chunks(const beside_test *b)
 static void md_beside(const beside_test *b)
 {
     printf(" %.2f / %.2f / %.2f | %.2f (%u) | %.2f | %.1f / %.1f |", b->token_ms.p50,
-           b->token_ms.p99, b->token_ms.max, b->chunk_ms, b->n_chunks, worst_chunks(b), b->alone_ms, b->prompt_ms);
+           b->token_ms.p99, b->token_ms.max, b->chunk_ms, b->n_chunks, worst_chunks(b), b->alone_ms,
+           b->prompt_ms);
 }
 
 static void md_test(const sessions_result *r, const sessions_test *t)
@@ -44,8 +46,8 @@ static void md_test(const sessions_result *r, const sessions_test *t)
     bench_cuts_text(cuts, &t->plan.cuts, ',');
     if (t->batch_rows > 0) snprintf(rows, sizeof rows, "<= %u", t->batch_rows);
     printf("| %u | %s | %u | %s | %.1f | %.1f / %.1f | %.1f ± %.1f | %.2f / %.2f / %.2f | ",
-           t->plan.cuts.n_stages, cuts, t->n_sessions, rows, t->prompt_tokens_per_s.mean, first->p50,
-           first->p99, s->mean, s->sd, token->p50, token->p99, token->max);
+           t->plan.cuts.n_stages, cuts, t->n_sessions, rows, t->prompt_tokens_per_s.mean,
+           first->p50, first->p99, s->mean, s->sd, token->p50, token->p99, token->max);
     for (uint32_t i = 0; i < t->plan.cuts.n_stages; i++)
         printf("%s%.0f %%", i > 0 ? ", " : "", 100 * t->generation.busy[i]);
     printf(" | %.3f |", t->coordinator_cores);
@@ -56,14 +58,15 @@ static void md_test(const sessions_result *r, const sessions_test *t)
 static void md_end(const sessions_result *r)
 {
     if (r->n_tests == 0) return;
-    printf("\n%s, KV %s; tokens/s, ms/token, busy and coordinator are of the generation; %u repetition%s\n",
+    printf("\n%s, KV %s; tokens/s, ms/token, busy and coordinator are of the generation; %u "
+           "repetition%s\n",
            r->test[0].device, kv_name(&r->test[0]), r->n_repeat, plural(r->n_repeat));
     if (r->n_beside > 0)
         printf("beside: while a prompt of %u token%s is read, in so many chunks\n", r->n_beside,
                plural(r->n_beside));
 }
 
-/* --- for programs ---------------------------------------------------------------------------------- */
+/* --- for programs ----------------------------------------------------------------------------- */
 
 static void csv_begin(void)
 {
@@ -84,10 +87,10 @@ static void csv_test(const sessions_result *r, const sessions_test *t)
     const uint32_t n = t->plan.cuts.n_stages;
     const spread *first = &t->first_ms, *token = &t->token_ms;
     bench_cuts_text(cuts, &t->plan.cuts, ';');
-    printf("%u,%s,%u,%u,%u,%u,%u,%.4f,%.4f,%.4f,%.4f,%.4f,%.4f,%.4f,%.4f,%.4f,%.5f", n, cuts, t->n_sessions,
-           t->batch_rows, r->n_prompt, r->n_generate, r->n_repeat, t->prompt_tokens_per_s.mean, first->p50,
-           first->p99, first->max, t->tokens_per_s.mean, t->tokens_per_s.sd, token->p50, token->p99,
-           token->max, t->coordinator_cores);
+    printf("%u,%s,%u,%u,%u,%u,%u,%.4f,%.4f,%.4f,%.4f,%.4f,%.4f,%.4f,%.4f,%.4f,%.5f", n, cuts,
+           t->n_sessions, t->batch_rows, r->n_prompt, r->n_generate, r->n_repeat,
+           t->prompt_tokens_per_s.mean, first->p50, first->p99, first->max, t->tokens_per_s.mean,
+           t->tokens_per_s.sd, token->p50, token->p99, token->max, t->coordinator_cores);
     csv_shares(t->generation.busy, n);
     csv_shares(t->generation.starved, n);
     csv_shares(t->generation.blocked, n);
@@ -98,8 +101,8 @@ static void csv_test(const sessions_result *r, const sessions_test *t)
 
 static json_t *json_stats(const stats *s)
 {
-    return json_pack("{s:f, s:f, s:f, s:f, s:f}", "mean", s->mean, "sd", s->sd, "median", s->median, "min",
-                     s->min, "max", s->max);
+    return json_pack("{s:f, s:f, s:f, s:f, s:f}", "mean", s->mean, "sd", s->sd, "median", s->median,
+                     "min", s->min, "max", s->max);
 }
 
 static json_t *json_spread(const spread *s)
@@ -126,9 +129,9 @@ static json_t *text_value(const char *text)
 static json_t *json_beside(const sessions_result *r, const beside_test *b)
 {
     return json_pack("{s:I, s:o, s:I, s:f, s:f, s:I, s:f, s:f}", "prompt", (json_int_t)r->n_beside,
-                     "token_ms", json_spread(&b->token_ms), "waits", (json_int_t)b->n_waits, "chunk_ms",
-                     b->chunk_ms, "worst_chunks", worst_chunks(b), "chunks", (json_int_t)b->n_chunks,
-                     "alone_ms", b->alone_ms, "prompt_ms", b->prompt_ms);
+                     "token_ms", json_spread(&b->token_ms), "waits", (json_int_t)b->n_waits,
+                     "chunk_ms", b->chunk_ms, "worst_chunks", worst_chunks(b), "chunks",
+                     (json_int_t)b->n_chunks, "alone_ms", b->alone_ms, "prompt_ms", b->prompt_ms);
 }
 
 static json_t *json_test(const sessions_result *r, const sessions_test *t)
@@ -137,13 +140,13 @@ static json_t *json_test(const sessions_result *r, const sessions_test *t)
     json_t *cuts = json_array();
     for (uint32_t i = 1; i < n; i++) json_array_append_new(cuts, json_integer(t->plan.cuts.at[i]));
     json_t *o = json_pack(
-        "{s:I, s:o, s:I, s:I, s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:f}", "stages", (json_int_t)n, "cuts",
-        cuts, "sessions", (json_int_t)t->n_sessions, "batch_rows", (json_int_t)t->batch_rows, "kv",
-        kv_name(t), "device", text_value(t->device), "prompt_tokens_per_s",
-        json_stats(&t->prompt_tokens_per_s), "first_ms", json_spread(&t->first_ms), "tokens_per_s",
-        json_stats(&t->tokens_per_s), "token_ms", json_spread(&t->token_ms), "prompt_stages",
-        json_shares(&t->prompt, n), "generation_stages", json_shares(&t->generation, n),
-        "coordinator_cores", t->coordinator_cores);
+        "{s:I, s:o, s:I, s:I, s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:f}", "stages",
+        (json_int_t)n, "cuts", cuts, "sessions", (json_int_t)t->n_sessions, "batch_rows",
+        (json_int_t)t->batch_rows, "kv", kv_name(t), "device", text_value(t->device),
+        "prompt_tokens_per_s", json_stats(&t->prompt_tokens_per_s), "first_ms",
+        json_spread(&t->first_ms), "tokens_per_s", json_stats(&t->tokens_per_s), "token_ms",
+        json_spread(&t->token_ms), "prompt_stages", json_shares(&t->prompt, n), "generation_stages",
+        json_shares(&t->generation, n), "coordinator_cores", t->coordinator_cores);
     if (r->n_beside > 0) json_object_set_new(o, "beside", json_beside(r, &t->beside));
     return o;
 }
@@ -151,7 +154,8 @@ static json_t *json_test(const sessions_result *r, const sessions_test *t)
 static void json_end(const sessions_result *r)
 {
     json_t *tests = json_array();
-    for (uint32_t i = 0; i < r->n_tests; i++) json_array_append_new(tests, json_test(r, &r->test[i]));
+    for (uint32_t i = 0; i < r->n_tests; i++)
+        json_array_append_new(tests, json_test(r, &r->test[i]));
     json_t *o = json_pack("{s:o, s:I, s:I, s:I, s:o}", "model", text_value(r->model), "prompt",
                           (json_int_t)r->n_prompt, "generate", (json_int_t)r->n_generate, "repeats",
                           (json_int_t)r->n_repeat, "tests", tests);

@@ -42,7 +42,8 @@ static void print_banner(const pipeline *p, const char *path)
     const model_desc *m = pipeline_model(p);
     const char *name = strrchr(path, '/');
     log_info("%s: %s, %u layer%s, %u wide; context %u, kv %s", name == NULL ? path : name + 1,
-             m->arch, m->n_layers, plural(m->n_layers), m->n_embd, planned->n_ctx, preview_kv_word(planned));
+             m->arch, m->n_layers, plural(m->n_layers), m->n_embd, planned->n_ctx,
+             preview_kv_word(planned));
     if (planned->cuts.moved) log_info("an even cut was moved off a place that the model forbids");
     if (planned->n_ctx > m->n_ctx_train) {
         log_warn("the context of %u is longer than the %u that the model was trained for",
@@ -53,7 +54,8 @@ static void print_banner(const pipeline *p, const char *path)
         pipeline_stage(p, i, &now);
         print_stage(planned, &now, i);
     }
-    if (planned->gathered) log_info("all weights lie on the device of stage 0, the others read them there");
+    if (planned->gathered)
+        log_info("all weights lie on the device of stage 0, the others read them there");
     print_boundaries(p, planned->cuts.n_stages);
 }
 
@@ -63,7 +65,8 @@ status banner_open(pipeline **out, const common_options *c, errmsg *e)
     TRY(options_model(c, e));
     pipeline_options o = options_pipeline(c);
     progress bar;
-    progress_begin(&bar, c->doors.streams ? c->doors.n_stages : 1, c->log_level >= LOG_INFO && c->log_file == NULL);
+    progress_begin(&bar, c->doors.streams ? c->doors.n_stages : 1,
+                   c->log_level >= LOG_INFO && c->log_file == NULL);
     o.on_progress = progress_update;
     o.progress_ctx = &bar;
     status s = pipeline_open(out, &o, &interrupted, e);

@@ -19,8 +19,8 @@ typedef struct {
 
 void shares_begin(shares *s, const pipeline *p);
 
-/* n_rows: what every stage was given in between. Results may overtake a stage's own counters, so they
- * are waited for, for a tenth of a second at most. */
+/* n_rows: what every stage was given in between. Results may overtake a stage's own counters, so
+ * they are waited for, for a tenth of a second at most. */
 void shares_end(shares *s, const pipeline *p, uint64_t n_rows);
 
 double shares_busy(const shares *s, uint32_t stage_i); /* 0..1; the rest is idle */

@@ -192,7 +192,8 @@ static status answer(chat *c, uint32_t next, stop_reason *stop, errmsg *e)
     *stop = standing(c, 1);
     if (*stop != STOP_LENGTH) return ST_OK;
     uint32_t ids[GENERATE_STOPS_MAX];
-    const generate_limits limits = {.n_max = c->q->n_max == UINT64_MAX ? UINT64_MAX : c->q->n_max - 1,
+    const generate_limits limits = {.n_max =
+                                        c->q->n_max == UINT64_MAX ? UINT64_MAX : c->q->n_max - 1,
                                     .stop = ids,
                                     .n_stop = generate_stop_ids(c->words, ids),
                                     .n_draft = c->q->n_draft,

@@ -16,27 +16,33 @@
     "       [-o md|csv|json]\n"                                                                    \
     "       memra-pp bench --sessions N,N,.. [--batch N,N,..] [-m FILE | --shape SHAPE] ..."
 #define ABOUT                                                                                      \
-    "Measures tokens per second of a prompt (pp) and of generation (tg), each once unmeasured and\n" \
+    "Measures tokens per second of a prompt (pp) and of generation (tg), each once unmeasured "    \
+    "and\n"                                                                                        \
     "then -r times in a fresh session of random tokens; the bytes that a generated token must\n"   \
     "read (every weight once, and the KV cache at the mean position); this machine's read\n"       \
-    "bandwidth, measured in the same run, and the share of it that was reached; and how busy each\n" \
+    "bandwidth, measured in the same run, and the share of it that was reached; and how busy "     \
+    "each\n"                                                                                       \
     "stage was. Here --stages takes a list: one after the other, with the same model.\n\n"         \
     "With --sessions it measures so many sessions at once instead: each asks for a prompt of -p\n" \
     "random tokens of its own, all at the same time, and when all prompts are through each\n"      \
     "generates -n tokens. For every number of sessions it prints the tokens per second of all\n"   \
-    "together, how long a session waits for its first token and for each later one, how busy each\n" \
+    "together, how long a session waits for its first token and for each later one, how busy "     \
+    "each\n"                                                                                       \
     "stage was, and the processor time of this process. --batch bounds the sessions whose rows\n"  \
     "one walk through a stage's layers takes (1: no batching), so that\n"                          \
     "  --stages 1,2 --sessions 8 --batch 0,4\n"                                                    \
-    "compares two stages, each of whose walks has 4 rows, with one stage that batches all 8, and\n" \
-    "with one stage that walks 4 at a time. --beside N adds how long\n"          \
-    "sessions wait for a token while another one reads a prompt of N tokens, and that in times of\n" \
-    "one of its chunks. KV for all sessions at once must fit; a session's context is then what the\n" \
+    "compares two stages, each of whose walks has 4 rows, with one stage that batches all 8, "     \
+    "and\n"                                                                                        \
+    "with one stage that walks 4 at a time. --beside N adds how long\n"                            \
+    "sessions wait for a token while another one reads a prompt of N tokens, and that in times "   \
+    "of\n"                                                                                         \
+    "one of its chunks. KV for all sessions at once must fit; a session's context is then what "   \
+    "the\n"                                                                                        \
     "test takes, where --ctx asks for no more."
 
 /* Numbers from min to max, separated by commas. */
-static status take_list(bench_list *out, const char *name, const char *list, uint32_t min, uint32_t max,
-                        errmsg *e)
+static status take_list(bench_list *out, const char *name, const char *list, uint32_t min,
+                        uint32_t max, errmsg *e)
 {
     const char *at = list, *item;
     size_t n;
@@ -46,10 +52,11 @@ static status take_list(bench_list *out, const char *name, const char *list, uin
         uint64_t value;
         bool number = doortext_number(item, n, max, &value) == NUMBER_OK && value >= min;
         if (!number || out->n == BENCH_LIST_MAX)
-            return errmsg_set(e, ST_USAGE,
-                              "%s=%s is no such list; rule: at most %u numbers from %u to %u, separated by "
-                              "commas",
-                              name, doortext_quote(quoted, list, strlen(list)), BENCH_LIST_MAX, min, max);
+            return errmsg_set(
+                e, ST_USAGE,
+                "%s=%s is no such list; rule: at most %u numbers from %u to %u, separated by "
+                "commas",
+                name, doortext_quote(quoted, list, strlen(list)), BENCH_LIST_MAX, min, max);
         out->at[out->n++] = (uint32_t)value;
     }
     return ST_OK;
@@ -65,7 +72,8 @@ static status take_lists(bench_request *q, const list_texts *t, errmsg *e)
     q->listed = t->stages != NULL;
     q->stages = (bench_list){1, {q->common->doors.n_stages}};
     if (q->listed) TRY(take_list(&q->stages, "--stages", t->stages, 1, STAGES_MAX, e));
-    if (q->n_repeat == 0) q->n_repeat = t->sessions != NULL ? REPEAT_SESSIONS_DEFAULT : REPEAT_DEFAULT;
+    if (q->n_repeat == 0)
+        q->n_repeat = t->sessions != NULL ? REPEAT_SESSIONS_DEFAULT : REPEAT_DEFAULT;
     if (t->sessions == NULL && t->batch != NULL)
         return errmsg_set(e, ST_USAGE, "--batch is for --sessions N,N,..; see --help");
     if (t->sessions == NULL && q->n_beside > 0)
@@ -79,7 +87,8 @@ static status take_lists(bench_request *q, const list_texts *t, errmsg *e)
     if (q->n_prompt == 0 || q->n_generate == 0)
         return errmsg_set(e, ST_USAGE, "--sessions needs -p and -n of 1 at least");
     if (q->depth > 0)
-        return errmsg_set(e, ST_USAGE, "--depth is not for --sessions: there -p stands before the rest");
+        return errmsg_set(e, ST_USAGE,
+                          "--depth is not for --sessions: there -p stands before the rest");
     return ST_OK;
 }
 
@@ -141,11 +150,11 @@ int cmd_bench(int argc, char **argv)
     const char *word = NULL;
     const option own[] = {
         {"prompt", 'p', OPTION_U32, "N",
-         "tokens of the prompt, with --sessions of each one's; 0: leave it out. Default: 512", &q.n_prompt, 0,
-         PLAN_CTX_MAX},
+         "tokens of the prompt, with --sessions of each one's; 0: leave it out. Default: 512",
+         &q.n_prompt, 0, PLAN_CTX_MAX},
         {"generate", 'n', OPTION_U32, "N",
-         "tokens to generate, with --sessions each; 0: leave it out. Default: 128", &q.n_generate, 0,
-         PLAN_CTX_MAX},
+         "tokens to generate, with --sessions each; 0: leave it out. Default: 128", &q.n_generate,
+         0, PLAN_CTX_MAX},
         {"depth", 0, OPTION_U32, "N", "tokens before the generated ones. Default: 0", &q.depth, 0,
          PLAN_CTX_MAX},
         {"draft", 0, OPTION_U32, "N",
@@ -154,18 +163,21 @@ int cmd_bench(int argc, char **argv)
         {"stages", 0, OPTION_TEXT, "N,N,..", "numbers of stages. Default: MEMRA_PP_STAGES, else 1",
          &lists.stages, 0, 0},
         {"sessions", 0, OPTION_TEXT, "N,N,..",
-         "numbers of sessions at once, 1 to 1024, in this order; see above. Default: pp and tg of one",
+         "numbers of sessions at once, 1 to 1024, in this order; see above. Default: pp and tg of "
+         "one",
          &lists.sessions, 0, 0},
         {"batch", 0, OPTION_TEXT, "N,N,..",
-         "with --sessions: of how many sessions a walk takes rows at most, for each of these; 0: all, "
+         "with --sessions: of how many sessions a walk takes rows at most, for each of these; 0: "
+         "all, "
          "shared out to the stages. Default: 0",
          &lists.batch, 0, 0},
         {"beside", 0, OPTION_U32, "N",
-         "with --sessions: then also how long they wait for tokens while another one reads a prompt of N "
+         "with --sessions: then also how long they wait for tokens while another one reads a "
+         "prompt of N "
          "tokens. Default: 0, not",
          &q.n_beside, 0, PLAN_CTX_MAX},
-        {"repeat", 'r', OPTION_U32, "N", "measured repetitions. Default: 5, with --sessions 3", &q.n_repeat, 1,
-         BENCH_REPEAT_MAX},
+        {"repeat", 'r', OPTION_U32, "N", "measured repetitions. Default: 5, with --sessions 3",
+         &q.n_repeat, 1, BENCH_REPEAT_MAX},
         {"output", 'o', OPTION_TEXT, "FORMAT", "md, csv or json. Default: md", &word, 0, 0},
         {"seed", 0, OPTION_U64, "S", "of the random tokens. Default: 42", &q.seed, 0, 0},
         TRACE_OPTION(c),

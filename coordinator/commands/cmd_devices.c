@@ -37,7 +37,8 @@ static status print_table(const inventory *v, const gpu_list *gpus, errmsg *e)
                         amount_mb(a, g->memory_free_bytes), g->name,
                         amount_said(g->memory_bytes), g->major, g->minor, g->uuid));
         errmsg why = {0};
-        if (gpu_usable(g, &why) != ST_OK) TRY(output_line(e, "%-8s not usable: %s", name, why.text));
+        if (gpu_usable(g, &why) != ST_OK)
+            TRY(output_line(e, "%-8s not usable: %s", name, why.text));
     }
     for (uint32_t i = 0; i < gpus->n * gpus->n; i++) {
         const gpu *from = &gpus->at[i / gpus->n], *to = &gpus->at[i % gpus->n];
@@ -79,12 +80,12 @@ static status print_json(const inventory *v, const gpu_list *gpus, errmsg *e)
             snprintf(peer, sizeof peer, "cuda:%u", gpus->at[k].ordinal);
             json_object_set_new(peers, peer, json_string(gpu_link_word(gpus->link[i][k])));
         }
-        json_array_append_new(
-            devices, json_pack("{s:s, s:s, s:s, s:s, s:i, s:I, s:I, s:o}", "device", name, "backend",
-                               "cuda", "name", g->name, "uuid", g->uuid, "capability",
-                               (int)(g->major * 10 + g->minor), "memory_bytes",
-                               (json_int_t)g->memory_bytes, "memory_free_bytes",
-                               (json_int_t)g->memory_free_bytes, "peers", peers));
+        json_array_append_new(devices, json_pack("{s:s, s:s, s:s, s:s, s:i, s:I, s:I, s:o}",
+                                                 "device", name, "backend", "cuda", "name", g->name,
+                                                 "uuid", g->uuid, "capability",
+                                                 (int)(g->major * 10 + g->minor), "memory_bytes",
+                                                 (json_int_t)g->memory_bytes, "memory_free_bytes",
+                                                 (json_int_t)g->memory_free_bytes, "peers", peers));
     }
     json_t *all = json_pack("{s:o, s:s, s:s, s:b}", "devices", devices, "isa", inventory_isas(),
                             "backends", inventory_backends(), "cuda", gpus->n > 0);
@@ -103,7 +104,8 @@ int cmd_devices(int argc, char **argv)
                          : inventory_read(v, &e);
     gpu_list gpus = {0};
     errmsg why = {0};
-    if (s == ST_OK && inventory_has_cuda() && gpus_read(&gpus, c.stage_program, INVENTORY_PROBE_MS, &why) != ST_OK)
+    if (s == ST_OK && inventory_has_cuda() &&
+        gpus_read(&gpus, c.stage_program, INVENTORY_PROBE_MS, &why) != ST_OK)
         fprintf(stderr, "memra-pp: warning: CUDA devices: %s\n", why.text);
     if (s == ST_OK) s = c.json ? print_json(v, &gpus, &e) : print_table(v, &gpus, &e);
     free(v);

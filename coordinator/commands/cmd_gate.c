@@ -11,7 +11,7 @@
 
 #define PROMPT_DEFAULT 288u   /* past four KV blocks and one attention cell */
 #define PROMPT_MIN 24u
-#define PROMPT_MAX 4000u      /* the prompt is also taken in one piece, with a result row for each */
+#define PROMPT_MAX     4000u /* the prompt is also taken in one piece, with a result row for each */
 #define DECODE_DEFAULT 8u
 #define DECODE_MAX 1024u
 #define SEED_DEFAULT 42u
@@ -21,22 +21,25 @@
 #define NAMES "ppn, batch, spec, prime, transport, recovery"
 
 #define USAGE                                                                                      \
-    "gate ppn|batch|spec|prime|transport|recovery|all [-m FILE] [--stages N]\n"                     \
+    "gate ppn|batch|spec|prime|transport|recovery|all [-m FILE] [--stages N]\n"                    \
     "       [--splits ..] [--canary] [--json]"
 #define ABOUT                                                                                      \
     "Runs the same work in two ways and compares every bit of the logits, and every token:\n"      \
     "  ppn        one stage = N stages at every cut; serial = pipelined = all on one stream\n"     \
     "  batch      a session alone = the same among others that join and leave\n"                   \
-    "  spec       plain decode = drafts verified, any depth, greedy and sampled\n"                  \
+    "  spec       plain decode = drafts verified, any depth, greedy and sampled\n"                 \
     "  prime      a prompt in one piece = in chunks of any sizes, forked, truncated\n"             \
     "  transport  bytes sent = bytes received: every edge, both slots\n"                           \
-    "  recovery   sessions undisturbed = while stages are killed, stopped and hung at random\n"     \
-    "             moments: while prompts are primed, drafts verified, others replaced\n"            \
-    "batch, spec and prime also walk unsplit, on the first stage alone, where the devices allow it.\n" \
+    "  recovery   sessions undisturbed = while stages are killed, stopped and hung at random\n"    \
+    "             moments: while prompts are primed, drafts verified, others replaced\n"           \
+    "batch, spec and prime also walk unsplit, on the first stage alone, where the devices allow "  \
+    "it.\n"                                                                                        \
     "Counters must show that each mechanism ran: rows, bytes and crossings of every boundary,\n"   \
-    "chunks, probes, stages that met inside their layers, steps walked unsplit, rounds whose rows\n" \
-    "came ahead of the hosts, from device to device. With no --stages and --splits a small model\n" \
-    "is walked at every set of cuts. Lines are TAP.\n\n"                                          \
+    "chunks, probes, stages that met inside their layers, steps walked unsplit, rounds whose "     \
+    "rows\n"                                                                                       \
+    "came ahead of the hosts, from device to device. With no --stages and --splits a small "       \
+    "model\n"                                                                                      \
+    "is walked at every set of cuts. Lines are TAP.\n\n"                                           \
     "--canary breaks the mechanisms on purpose, one after the other, and the gate must notice\n"   \
     "each. Exit codes: 0 every arm is green; 1 an arm is red. With --canary: 1 every breakage\n"   \
     "was noticed (red, as it must be); 0 \"canary stayed green\": the gate is blind to one."
@@ -95,11 +98,11 @@ static status fit_context(gate_context *g, uint32_t asked, errmsg *e)
         g->n_prompt = (uint32_t)(n_ctx - decode);
         return ST_OK;
     }
-    return errmsg_set(e, ST_USAGE,
-                      "a prompt of %u and %llu decoded tokens do not fit into a context of %llu: lower "
-                      "-p or -n, or raise --ctx",
-                      asked > 0 ? asked : PROMPT_MIN, (unsigned long long)decode,
-                      (unsigned long long)n_ctx);
+    return errmsg_set(
+        e, ST_USAGE,
+        "a prompt of %u and %llu decoded tokens do not fit into a context of %llu: lower "
+        "-p or -n, or raise --ctx",
+        asked > 0 ? asked : PROMPT_MIN, (unsigned long long)decode, (unsigned long long)n_ctx);
 }
 
 static status find_gates(const char *name, uint32_t *begin, uint32_t *end, errmsg *e)
@@ -120,18 +123,20 @@ static status find_gates(const char *name, uint32_t *begin, uint32_t *end, errms
 static status check_streams(const doors *d, uint32_t begin, uint32_t end, errmsg *e)
 {
     if (d->streams || (end - begin == 1 && gates[begin].run == gate_ppn)) return ST_OK;
-    return errmsg_set(e, ST_BAD_DOOR,
-                      "%s=0 puts all stages into one process, and only gate ppn can be walked so: leave it "
-                      "out, or run that gate",
-                      doors_name(d, DOOR_STREAMS));
+    return errmsg_set(
+        e, ST_BAD_DOOR,
+        "%s=0 puts all stages into one process, and only gate ppn can be walked so: leave it "
+        "out, or run that gate",
+        doors_name(d, DOOR_STREAMS));
 }
 
 static status run_gates(gate_context *g, uint32_t begin, uint32_t end, errmsg *e)
 {
     if (!g->canary)
-        gate_report_note(g->report, "%s: %u layer%s, prompt of %u tokens in chunks of %u, %u + %u + %u decoded",
-                         g->model_path, g->model.n_layers, plural(g->model.n_layers), g->n_prompt, gate_chunk(g), g->n_decode,
-                         g->n_decode, gate_burst(g));
+        gate_report_note(
+            g->report, "%s: %u layer%s, prompt of %u tokens in chunks of %u, %u + %u + %u decoded",
+            g->model_path, g->model.n_layers, plural(g->model.n_layers), g->n_prompt, gate_chunk(g),
+            g->n_decode, g->n_decode, gate_burst(g));
     for (uint32_t i = begin; i < end; i++) TRY(gates[i].run(g, e));
     return ST_OK;
 }
@@ -145,21 +150,25 @@ int cmd_gate(int argc, char **argv)
     common_options c;
     const char *draft_path = NULL;
     const option own[] = {
-        {"canary", 0, OPTION_FLAG, NULL, "break each mechanism on purpose; exits 1 when all is noticed",
-         &canary, 0, 0},
+        {"canary", 0, OPTION_FLAG, NULL,
+         "break each mechanism on purpose; exits 1 when all is noticed", &canary, 0, 0},
         {"prompt", 'p', OPTION_U32, "N",
          "tokens of the prompt, 24 to 4000. Default: 288, or what the context holds", &n_prompt,
          PROMPT_MIN, PROMPT_MAX},
         {"decode", 'n', OPTION_U32, "N",
-         "steps each of greedy and sampled decode; three times as many deferred, 24 at least.\nDefault: 8",
+         "steps each of greedy and sampled decode; three times as many deferred, 24 at "
+         "least.\nDefault: 8",
          &n_decode, 1, DECODE_MAX},
-        {"kills", 0, OPTION_U32, "N", "recovery: stages lost, over all numbers of stages: by\nSIGKILL, of ten one each by SIGSTOP and "
+        {"kills", 0, OPTION_U32, "N",
+         "recovery: stages lost, over all numbers of stages: by\nSIGKILL, of ten one each by "
+         "SIGSTOP and "
          "by hanging, as the seed says. Default: 30",
          &n_kills, 1, KILLS_MAX},
         {"draft-model", 0, OPTION_TEXT, "FILE",
-         "spec: the model that drafts in the arms where one does. Default: the model itself", &draft_path, 0,
+         "spec: the model that drafts in the arms where one does. Default: the model itself",
+         &draft_path, 0, 0},
+        {"seed", 0, OPTION_U64, "S", "of the random prompt and of sampling. Default: 42", &seed, 0,
          0},
-        {"seed", 0, OPTION_U64, "S", "of the random prompt and of sampling. Default: 42", &seed, 0, 0},
         TRACE_OPTION(c),
         SHAPE_OPTIONS(random),
     };

@@ -111,7 +111,8 @@ static status write_logits(common_options *c, const logits_options *o, errmsg *e
                                 v.model->n_vocab, e));
     if (n > v.plan->n_ctx) {
         s = errmsg_set(e, ST_CONTEXT_FULL,
-                       "%" PRIu64 " tokens do not fit into the context of %u position%s; raise --ctx",
+                       "%" PRIu64
+                       " tokens do not fit into the context of %u position%s; raise --ctx",
                        n, v.plan->n_ctx, plural(v.plan->n_ctx));
         goto done;
     }

@@ -82,12 +82,14 @@ static status print_table(const preview *v, const doors *doors_, const gpu_list 
     const model_desc *m = v->model;
     TRY(output_line(e, "model: %s, %u layer%s, %u wide, %u tokens", m->arch, m->n_layers,
                     plural(m->n_layers), m->n_embd, m->n_vocab));
-    TRY(output_line(e, "context: %u position%s, %u session%s, kv %s, prompt chunks of up to %u row%s",
+    TRY(output_line(e,
+                    "context: %u position%s, %u session%s, kv %s, prompt chunks of up to %u row%s",
                     p->n_ctx, plural(p->n_ctx), p->n_sessions, plural(p->n_sessions),
                     preview_kv_word(p), p->rows_max, plural(p->rows_max)));
     if (p->cuts.moved) TRY(output_line(e, "an even cut was moved off a place the model forbids"));
     TRY(print_stages(p, e));
-    if (p->gathered) TRY(output_line(e, "all weights lie on the device of stage 0, the others read them there"));
+    if (p->gathered)
+        TRY(output_line(e, "all weights lie on the device of stage 0, the others read them there"));
     if (p->one_process) TRY(output_line(e, "all stages are in one process, on one stream"));
     TRY(print_boundaries(p, doors_, gpus, e));
     TRY(print_gpus(p, gpus, e));
@@ -102,13 +104,13 @@ static status print_table(const preview *v, const doors *doors_, const gpu_list 
 static json_t *stage_json(const stage_plan *s, uint32_t i)
 {
     char device[INVENTORY_DEVICE_TEXT];
-    return json_pack("{s:i, s:s, s:[ii], s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "stage", (int)i, "device",
-                     inventory_device_text(device, s->device), "layers", (int)s->layer_begin,
-                     (int)s->layer_end, "weights_bytes", (json_int_t)s->weights_bytes, "kv_bytes",
-                     (json_int_t)s->kv_bytes, "scratch_bytes", (json_int_t)s->scratch_bytes,
-                     "slots_bytes", (json_int_t)s->slots_bytes, "host_bytes",
-                     (json_int_t)s->host_bytes, "process_bytes", (json_int_t)s->process_bytes,
-                     "device_bytes", (json_int_t)s->device_bytes);
+    return json_pack(
+        "{s:i, s:s, s:[ii], s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "stage", (int)i, "device",
+        inventory_device_text(device, s->device), "layers", (int)s->layer_begin, (int)s->layer_end,
+        "weights_bytes", (json_int_t)s->weights_bytes, "kv_bytes", (json_int_t)s->kv_bytes,
+        "scratch_bytes", (json_int_t)s->scratch_bytes, "slots_bytes", (json_int_t)s->slots_bytes,
+        "host_bytes", (json_int_t)s->host_bytes, "process_bytes", (json_int_t)s->process_bytes,
+        "device_bytes", (json_int_t)s->device_bytes);
 }
 
 /* The model that drafts, one stage of its own. */
@@ -117,7 +119,9 @@ static status print_draft(const draft_option *o, errmsg *e)
     const stage_plan *s = &o->look.plan->stage[0];
     const model_desc *m = o->look.model;
     char device[INVENTORY_DEVICE_TEXT];
-    return output_line(e, "draft model: %s, %u layer%s, %u wide, on %s: weights %s, kv %s, scratch %s, host %s; needs %s",
+    return output_line(e,
+                       "draft model: %s, %u layer%s, %u wide, on %s: weights %s, kv %s, scratch "
+                       "%s, host %s; needs %s",
                        m->arch, m->n_layers, plural(m->n_layers), m->n_embd,
                        inventory_device_text(device, s->device), amount_said(s->weights_bytes),
                        amount_said(s->kv_bytes), amount_said(s->scratch_bytes),
@@ -129,8 +133,9 @@ static json_t *draft_json(const draft_option *o)
 {
     if (o == NULL) return json_null();
     return json_pack("{s:s, s:I, s:o, s:I}", "arch", o->look.model->arch, "n_layers",
-                     (json_int_t)o->look.model->n_layers, "stage", stage_json(&o->look.plan->stage[0], 0),
-                     "needs_bytes", (json_int_t)plan_needed_bytes(o->look.plan, o->look.model));
+                     (json_int_t)o->look.model->n_layers, "stage",
+                     stage_json(&o->look.plan->stage[0], 0), "needs_bytes",
+                     (json_int_t)plan_needed_bytes(o->look.plan, o->look.model));
 }
 
 static status print_json(const preview *v, const doors *d, const gpu_list *gpus,
@@ -163,13 +168,11 @@ static status print_json(const preview *v, const doors *d, const gpu_list *gpus,
                             "n_blocks", (json_int_t)p->n_blocks[KV_CLASS_GLOBAL], "n_window_blocks",
                             (json_int_t)p->n_blocks[KV_CLASS_WINDOW], "kv_type",
                             preview_kv_word(p));
-    json_t *rest = json_pack("{s:o, s:o, s:o, s:I, s:I, s:o, s:I, s:b, s:b}", "stages", stages, "boundaries",
-                             boundaries, "host", host,
-                             "total_bytes", (json_int_t)p->total_bytes, "weights_total_bytes",
-                             (json_int_t)p->weights_total_bytes, "draft", draft_json(draft),
-                             "memory_available_bytes",
-                             (json_int_t)free_bytes, "sharded", (int)!p->gathered, "fits",
-                             (int)fits);
+    json_t *rest = json_pack(
+        "{s:o, s:o, s:o, s:I, s:I, s:o, s:I, s:b, s:b}", "stages", stages, "boundaries", boundaries,
+        "host", host, "total_bytes", (json_int_t)p->total_bytes, "weights_total_bytes",
+        (json_int_t)p->weights_total_bytes, "draft", draft_json(draft), "memory_available_bytes",
+        (json_int_t)free_bytes, "sharded", (int)!p->gathered, "fits", (int)fits);
     if (all == NULL || rest == NULL || json_object_update(all, rest) != 0) {
         json_decref(all);
         all = NULL;

@@ -34,7 +34,8 @@
     "-i keeps the session over turns of plain text: each line from standard input is\n"            \
     "appended, and its continuation of at most N tokens printed; the prompt stands before the\n"   \
     "first line. On a terminal lines can be edited and called back. Ctrl-C stops an answer, at\n"  \
-    "the prompt it ends the program, as Ctrl-D does. A line that ends in \\ goes on in the next;\n" \
+    "the prompt it ends the program, as Ctrl-D does. A line that ends in \\ goes on in the "       \
+    "next;\n"                                                                                      \
     "an empty one continues the answer; /clear forgets everything."
 
 typedef struct {
@@ -66,7 +67,8 @@ static status encode(const preview *v, const prompt *text, bool special, uint32_
     }
     if (*n > v->plan->n_ctx) {
         return errmsg_set(e, ST_CONTEXT_FULL,
-                          "the prompt has %" PRIu64 " tokens and the context %u position%s; shorten "
+                          "the prompt has %" PRIu64
+                          " tokens and the context %u position%s; shorten "
                           "it or raise --ctx",
                           *n, v->plan->n_ctx, plural(v->plan->n_ctx));
     }
@@ -83,13 +85,14 @@ static status print_last_json(const generate_request *q, const generate_result *
         json_array_append_new(
             stages, json_pack("{s:i, s:f, s:f}", "stage", (int)i, "busy", busy, "idle", 1 - busy));
     }
-    return output_json(
-        json_pack("{s:s, s:s, s:I, s:I, s:I, s:I, s:f, s:f, s:o}", "stop", stop_reason_word(r->stop),
-                  "text", r->rest, "n_prompt", (json_int_t)q->n_tokens, "n_generated",
-                  (json_int_t)r->n_generated, "n_drafted", (json_int_t)r->drafts.n_drafted,
-                  "n_accepted", (json_int_t)r->drafts.n_accepted, "prompt_tokens_per_s", generate_prompt_rate(q, r),
-                  "generation_tokens_per_s", generate_step_rate(r), "stages", stages),
-        e);
+    return output_json(json_pack("{s:s, s:s, s:I, s:I, s:I, s:I, s:f, s:f, s:o}", "stop",
+                                 stop_reason_word(r->stop), "text", r->rest, "n_prompt",
+                                 (json_int_t)q->n_tokens, "n_generated", (json_int_t)r->n_generated,
+                                 "n_drafted", (json_int_t)r->drafts.n_drafted, "n_accepted",
+                                 (json_int_t)r->drafts.n_accepted, "prompt_tokens_per_s",
+                                 generate_prompt_rate(q, r), "generation_tokens_per_s",
+                                 generate_step_rate(r), "stages", stages),
+                       e);
 }
 
 static void log_last(const generate_request *q, const generate_result *r)
@@ -134,8 +137,8 @@ static status open_pipeline(pipeline **out, const common_options *c, const previ
 }
 
 /* Everything that can be refused is, before anything starts. */
-static status open_models(models *m, const common_options *c, const run_options *o, const preview *v,
-                          errmsg *e)
+static status open_models(models *m, const common_options *c, const run_options *o,
+                          const preview *v, errmsg *e)
 {
     *m = (models){0};
     if (o->draft_model != NULL && o->n_draft == 0)
@@ -236,7 +239,8 @@ int cmd_run(int argc, char **argv)
          "text, the prompt is processed; -1: until EOS or the context is full. Default: 256",
          &o.n, -1, (double)INT64_MAX},
         {"draft", 0, OPTION_U32, "N",
-         "verify up to N drafted tokens per step, 16 at most, only where that measures faster: finding "
+         "verify up to N drafted tokens per step, 16 at most, only where that measures faster: "
+         "finding "
          "out takes a 256th of the time. The text is the same. 0: none. Default: 8",
          &o.n_draft, 0, GENERATE_DRAFT_MAX},
         DRAFT_MODEL_OPTION(o.draft_model),

@@ -113,11 +113,13 @@ static status refuse_silent(uint64_t pid, const char *path, errmsg *e)
 {
     if (strcmp(silent_state(pid), "stopped") == 0)
         return errmsg_set(e, ST_TIMEOUT,
-                          "run %" PRIu64 " does not answer, its process is stopped (SIGSTOP, Ctrl-Z): kill "
+                          "run %" PRIu64
+                          " does not answer, its process is stopped (SIGSTOP, Ctrl-Z): kill "
                           "-CONT %" PRIu64 " lets it go on",
                           pid, pid);
     return errmsg_set(e, ST_TIMEOUT,
-                      "run %" PRIu64 " does not answer within %d s: it hangs, or the machine is too busy; "
+                      "run %" PRIu64
+                      " does not answer within %d s: it hangs, or the machine is too busy; "
                       "ask again, or end it with kill %" PRIu64 " (%s)",
                       pid, ANSWER_MS / 1000, pid, path);
 }
@@ -170,9 +172,9 @@ static status print_listed(const char *path, const json_t *j, errmsg *e)
                           silent_state(run_pid(path)), "-", "-", path);
     }
     char as[64];
-    return clean_line(e, "%-8" PRId64 " %-13s %-7" PRId64 " %-9" PRId64 " %s%s", number_of(j, "pid"),
-                      text_of(j, "state"), number_of(j, "n_stages"), number_of(j, "sessions"),
-                      text_of(j, "model"), called(as, sizeof as, j));
+    return clean_line(e, "%-8" PRId64 " %-13s %-7" PRId64 " %-9" PRId64 " %s%s",
+                      number_of(j, "pid"), text_of(j, "state"), number_of(j, "n_stages"),
+                      number_of(j, "sessions"), text_of(j, "model"), called(as, sizeof as, j));
 }
 
 static status print_stage(const json_t *g, errmsg *e)
@@ -220,7 +222,8 @@ static status print_run(const json_t *j, errmsg *e)
         if (json_is_string(json_object_get(item, "last_fault")))
             TRY(clean_line(e, "last fault: %s", text_of(item, "last_fault")));
         if (number_of(item, "bad_messages") > 0)
-            TRY(clean_line(e, "stage %" PRId64 ": messages that failed their check, dropped: %" PRId64,
+            TRY(clean_line(e,
+                           "stage %" PRId64 ": messages that failed their check, dropped: %" PRId64,
                            number_of(item, "stage"), number_of(item, "bad_messages")));
     }
     if (number_of(j, "poisoned") > 0)
@@ -234,9 +237,9 @@ static status print_run(const json_t *j, errmsg *e)
         char ends[48];
         snprintf(ends, sizeof ends, "%" PRId64 " > %" PRId64, number_of(item, "from"),
                  number_of(item, "to"));
-        TRY(clean_line(e, "%-9s %-10s %-8s %-9" PRId64 " %-12" PRId64 " %" PRId64 ", %" PRId64, ends,
-                       text_of(item, "transport"), text_of(item, "signal"), number_of(item, "rows"),
-                       number_of(item, "bytes"),
+        TRY(clean_line(e, "%-9s %-10s %-8s %-9" PRId64 " %-12" PRId64 " %" PRId64 ", %" PRId64,
+                       ends, text_of(item, "transport"), text_of(item, "signal"),
+                       number_of(item, "rows"), number_of(item, "bytes"),
                        element_of(item, "crossings", 0), element_of(item, "crossings", 1)));
     }
     return ST_OK;
@@ -262,7 +265,8 @@ static status show_one(const common_options *c, void *zmq, const runs *r, uint64
     char base[RUNDIR_PATH_MAX + 1];
     TRY(rundir_base(base, c->run_dir, e));
     return errmsg_set(e, ST_RESOURCES,
-                      "no live run has pid %" PRIu64 " below %s (--run-dir); status alone lists those that "
+                      "no live run has pid %" PRIu64
+                      " below %s (--run-dir); status alone lists those that "
                       "there are",
                       pid, base);
 }

@@ -41,25 +41,29 @@ status draft_option_look(draft_option *out, const char *path, const common_optio
     return preview_open(&out->look, own, e);
 }
 
-static status check_words(const draft_option *o, const char *main_path, const preview *main, errmsg *e)
+static status check_words(const draft_option *o, const char *main_path, const preview *main,
+                          errmsg *e)
 {
     uint32_t at;
     if (tokenizer_same(o->look.words, main->words, &at)) return ST_OK;
     if (at == UINT32_MAX || at == tokenizer_n(o->look.words) || at == tokenizer_n(main->words)) {
-        return errmsg_set(e, ST_BAD_MODEL,
-                          "--draft-model %s has another tokenizer (%u pieces) than %s (%u): it cannot draft "
-                          "for it",
-                          name_of(o->common.model), tokenizer_n(o->look.words), name_of(main_path),
-                          tokenizer_n(main->words));
+        return errmsg_set(
+            e, ST_BAD_MODEL,
+            "--draft-model %s has another tokenizer (%u pieces) than %s (%u): it cannot draft "
+            "for it",
+            name_of(o->common.model), tokenizer_n(o->look.words), name_of(main_path),
+            tokenizer_n(main->words));
     }
-    return errmsg_set(e, ST_BAD_MODEL,
-                      "--draft-model %s has another vocabulary than %s, from token %u on: it cannot draft for it",
-                      name_of(o->common.model), name_of(main_path), at);
+    return errmsg_set(
+        e, ST_BAD_MODEL,
+        "--draft-model %s has another vocabulary than %s, from token %u on: it cannot draft for it",
+        name_of(o->common.model), name_of(main_path), at);
 }
 
 status draft_option_fits(const draft_option *o, const preview *main, errmsg *e)
 {
-    uint64_t free_bytes = inventory_memory_available(), used = plan_needed_bytes(main->plan, main->model);
+    uint64_t free_bytes = inventory_memory_available(),
+             used = plan_needed_bytes(main->plan, main->model);
     if (free_bytes == 0) return ST_OK;
     uint64_t need = plan_needed_bytes(o->look.plan, o->look.model);
     if (used + need <= free_bytes) return ST_OK;

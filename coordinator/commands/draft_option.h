@@ -1,8 +1,9 @@
 /* draft_option.h - --draft-model: a second model that drafts for the first.
  *
  * It runs in one stage on the device of the first model's last stage, which is idle while it draws,
- * with the first model's context and KV type and a session for each of its sessions and for one that is
- * just being left. What both need together is compared with what is free before anything starts. */
+ * with the first model's context and KV type and a session for each of its sessions and for one
+ * that is just being left. What both need together is compared with what is free before anything
+ * starts. */
 #ifndef COORDINATOR_DRAFT_OPTION_H
 #define COORDINATOR_DRAFT_OPTION_H
 
@@ -21,9 +22,9 @@ typedef struct {
     preview look;          /* with its words */
 } draft_option;
 
-/* Look at the file, beside main, whose words are read. ST_BAD_MODEL also: another vocabulary, naming
- * both files; ST_RESOURCES: both do not fit; else as preview_open and preview_words. draft_option_close
- * is legal in any case. */
+/* Look at the file, beside main, whose words are read. ST_BAD_MODEL also: another vocabulary,
+ * naming both files; ST_RESOURCES: both do not fit; else as preview_open and preview_words.
+ * draft_option_close is legal in any case. */
 MUST_USE status draft_option_open(draft_option *out, const char *path, const common_options *c,
                                   const preview *main, errmsg *e);
 void draft_option_close(draft_option *o);

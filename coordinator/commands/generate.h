@@ -44,7 +44,8 @@ MUST_USE status generate(generate_result *out, pipeline *p, const tokenizer *wor
 
 const char *stop_reason_word(stop_reason s);
 
-/* Ids that end a text, as many as a generation looks for itself; the rest is the caller's to see. */
+/* Ids that end a text, as many as a generation looks for itself; the rest is the caller's to
+ * see. */
 uint32_t generate_stop_ids(const tokenizer *words, uint32_t out[GENERATE_STOPS_MAX]);
 
 /* Tokens per second; 0 when none. */

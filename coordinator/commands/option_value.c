@@ -107,7 +107,8 @@ static status take_float(const option_given *g)
 static status take_text(const option_given *g)
 {
     const char *argument = g->o->argument;
-    bool names = argument != NULL && (strcmp(argument, "FILE") == 0 || strcmp(argument, "DIR") == 0);
+    bool names =
+        argument != NULL && (strcmp(argument, "FILE") == 0 || strcmp(argument, "DIR") == 0);
     if (names && g->value[0] == '\0')
         return errmsg_set(g->e, ST_USAGE, "%s needs a name, it is empty", g->name);
     *(const char **)g->o->out = g->value;

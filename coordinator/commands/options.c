@@ -281,8 +281,8 @@ bool options_begin(common_options *out, int argc, char **argv, const command_for
 {
     errmsg e = {0};
     *code = 0;
-    if (options_parse(argc, argv, form->own, form->n_own, out, form->positional, form->positional_max,
-                      form->n_positional, &e) != ST_OK) {
+    if (options_parse(argc, argv, form->own, form->n_own, out, form->positional,
+                      form->positional_max, form->n_positional, &e) != ST_OK) {
         *code = command_failed(&e);
         return false;
     }

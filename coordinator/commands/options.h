@@ -74,8 +74,8 @@ MUST_USE status options_model(const common_options *c, errmsg *e);
 /* Open the model that c names, by path or descriptor. Errors as gguf_open. */
 MUST_USE status options_open_model(const common_options *c, gguf **out, errmsg *e);
 
-/* The row for a command's table of options, in which c is its common_options; after options_parse the
- * command calls options_trace, and trace_close(c.trace) in the end. */
+/* The row for a command's table of options, in which c is its common_options; after options_parse
+ * the command calls options_trace, and trace_close(c.trace) in the end. */
 #define TRACE_OPTION(c)                                                                            \
     {                                                                                              \
         "trace", 0, OPTION_TEXT, "FILE",                                                           \
@@ -108,12 +108,13 @@ typedef struct {
     uint32_t positional_max, *n_positional;
 } command_form;
 
-/* How every command begins: its line is parsed, as options_parse does, or its help printed. False: that
- * was all, and *code is its exit code. */
+/* How every command begins: its line is parsed, as options_parse does, or its help printed. False:
+ * that was all, and *code is its exit code. */
 MUST_USE bool options_begin(common_options *out, int argc, char **argv, const command_form *form,
                             int *code);
 
-/* The pipeline options that common options ask for (model, doors, timeouts...). They point into c. */
+/* The pipeline options that common options ask for (model, doors, timeouts...). They point into
+ * c. */
 pipeline_options options_pipeline(const common_options *c);
 
 /* --- commands: one file each, coordinator/cmd_NAME.c ---------------------------------------- */

@@ -47,23 +47,28 @@ void options_shared(option out[N_SHARED], common_options *c, shared_texts *t)
         {"stage-program", 0, OPTION_TEXT, "FILE",
          "the stage program. Default: memra-stage beside this program", &c->stage_program, 0, 0},
         {"start-timeout", 0, OPTION_F32, "SECONDS",
-         "give a stage up that shows no progress in its start (loading, also of a replacement) for so long. "
+         "give a stage up that shows no progress in its start (loading, also of a replacement) for "
+         "so long. "
          "Default: 30",
          &t->start_timeout_s, TIMEOUT_S_MIN, TIMEOUT_S_MAX},
         {"hang-timeout", 0, OPTION_F32, "SECONDS",
-         "give a stage up that, once started, shows no progress in a step or does not answer for so long. "
+         "give a stage up that, once started, shows no progress in a step or does not answer for "
+         "so long. "
          "Default: 5",
          &t->hang_timeout_s, TIMEOUT_S_MIN, TIMEOUT_S_MAX},
         {"restarts", 0, OPTION_U32, "N",
-         "replace a lost stage at most N times within the window, 0 to 64; 0: the run ends with the "
+         "replace a lost stage at most N times within the window, 0 to 64; 0: the run ends with "
+         "the "
          "first loss. Default: 10",
          &c->restarts, 0, RESTARTS_MAX},
-        {"restart-window", 0, OPTION_F32, "SECONDS", "that window. Default: 60", &t->restart_window_s,
-         TIMEOUT_S_MIN, TIMEOUT_S_MAX},
+        {"restart-window", 0, OPTION_F32, "SECONDS", "that window. Default: 60",
+         &t->restart_window_s, TIMEOUT_S_MIN, TIMEOUT_S_MAX},
         {"log-level", 0, OPTION_TEXT, "LEVEL",
          "error, warn, info or debug. Default: info; below it no lines but errors and warnings",
          &t->log_level, 0, 0},
-        {"log-file", 0, OPTION_TEXT, "FILE", "append log lines to FILE; if it cannot be written, they go to standard error from there on. "
+        {"log-file", 0, OPTION_TEXT, "FILE",
+         "append log lines to FILE; if it cannot be written, they go to standard error from there "
+         "on. "
          "Default: standard error",
          &c->log_file, 0, 0},
         {"json", 0, OPTION_FLAG, NULL, "output as JSON, for the commands that have it", &c->json, 0,
@@ -151,9 +156,11 @@ void options_help(const char *usage, const char *about, const option *own, uint3
         printf("  %-*s%s\n", DOOR_COLUMNS - 2, left, door[i].variable);
         print_wrapped(door[i].rule, DOOR_COLUMNS, 0);
     }
-    printf(
-        "\nExit codes: 0 done, 1 a check is red, 2 usage or door, 3 model file, 4 resources (memory,\n"
-        "device, file, context; an output, log or trace that is not whole), 5 a stage was lost for good,\n"
-        "7 NaN or infinity in a hidden state or in logits, 128+n ended by signal n (141: the reader of\n"
-        "standard output went away).\n");
+    printf("\nExit codes: 0 done, 1 a check is red, 2 usage or door, 3 model file, 4 resources "
+           "(memory,\n"
+           "device, file, context; an output, log or trace that is not whole), 5 a stage was lost "
+           "for good,\n"
+           "7 NaN or infinity in a hidden state or in logits, 128+n ended by signal n (141: the "
+           "reader of\n"
+           "standard output went away).\n");
 }

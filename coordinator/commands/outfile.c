@@ -84,7 +84,8 @@ status outfile_commit(outfile *f, errmsg *e)
     }
     int fd = f->fd;
     f->fd = -1;
-    if (close(fd) != 0 || rename(f->temp, f->path) != 0) return refuse(f, e); /* some disks say it now */
+    if (close(fd) != 0 || rename(f->temp, f->path) != 0)
+        return refuse(f, e); /* some disks say it now */
     f->named = false;
     return ST_OK;
 }

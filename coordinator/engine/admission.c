@@ -4,8 +4,9 @@
  * others admitted goes before all.
  *
  * Room is made in this order: prefixes that nobody holds (kvbooks.c does that by itself), the KV of
- * idle sessions, least recently used first, the KV of ready generations that come later in the order.
- * What is let go is primed again from the session's tokens, so that nothing but time is lost.
+ * idle sessions, least recently used first, the KV of ready generations that come later in the
+ * order. What is let go is primed again from the session's tokens, so that nothing but time is
+ * lost.
  *
  * Who takes over blocks of others waits until every stage has them in its table: only then are rows
  * issued that rely on them. So a block that is in no open session's table is relied upon by nobody,
@@ -17,7 +18,7 @@
 
 #define PASSED_OVER_MAX 32u
 
-/* --- the line ---------------------------------------------------------------------------------------- */
+/* --- the line --------------------------------------------------------------------------------- */
 
 void admission_wait(pipeline *p, session *s)
 {
@@ -56,7 +57,7 @@ static session *first_of_line(const pipeline *p)
     return first;
 }
 
-/* --- making room ------------------------------------------------------------------------------------- */
+/* --- making room ------------------------------------------------------------------------------ */
 
 /* Let go of its KV. Nothing of it is in flight. */
 static bool let_go(pipeline *p, session *s)
@@ -120,7 +121,7 @@ static bool make_room(pipeline *p, const session *whom)
     return s != NULL && goes_before(whom, s) && pause_generation(p, s);
 }
 
-/* --- who is given KV --------------------------------------------------------------------------------- */
+/* --- who is given KV -------------------------------------------------------------------------- */
 
 /* Positions that a waiting session must hold before its first request goes. */
 static uint64_t held_before(const session *s)
@@ -148,8 +149,8 @@ static void adopted(pipeline *p, request *r)
     s->n_adopted = 0;
 }
 
-/* A session that was let go begins again only while those that generate have a block left each: they
- * would take it back at once. */
+/* A session that was let go begins again only while those that generate have a block left each:
+ * they would take it back at once. */
 static bool may_begin(const pipeline *p, const session *s, uint64_t end)
 {
     uint32_t n_running = 0;

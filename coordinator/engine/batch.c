@@ -1,24 +1,25 @@
 /* Which rows form the next step: the policy, and nothing else. Four kinds of steps, each bounded in
  * flight, so that none can keep another out:
  *
- * Verifying: sessions that generate, each with what may follow, where verify.c finds that faster than
- * the next kind; N such steps keep N stages at work. There is one of the two kinds at a time.
+ * Verifying: sessions that generate, each with what may follow, where verify.c finds that faster
+ * than the next kind; N such steps keep N stages at work. There is one of the two kinds at a time.
  *
- * Free-running: all sessions that generate, in groups, for several rounds; one step at a time, and one
- * that goes on where it ends (sequel.c). N groups keep N stages at work: what the last stage drew is there
- * when the first one is through with the groups. A round's length bounds the rounds of a step, for that is how long somebody who
- * wants to join, or to leave, waits; beside prompts they are few, so that the prompts get on.
+ * Free-running: all sessions that generate, in groups, for several rounds; one step at a time, and
+ * one that goes on where it ends (sequel.c). N groups keep N stages at work: what the last stage
+ * drew is there when the first one is through with the groups. A round's length bounds the rounds
+ * of a step, for that is how long somebody who wants to join, or to leave, waits; beside prompts
+ * they are few, so that the prompts get on.
  *
  * Decode: one row each of many sessions. With N stages N + 1 micro-batches keep every stage at work
  * while one is on its way back; each takes an equal share of the sessions that decode. A share that
  * is not yet complete waits for the others only while every stage has a micro-batch of its own.
  *
  * Prompt chunks: rows of one prompt, and, where it ends before the chunk is full, of the prompts
- * behind it; a chunk is as long as chunk.h plans. Prompts are read by priority, then first come first
- * served, so that one of more priority overtakes at the next chunk; the oldest of all is passed by
- * OVERTAKEN_MAX times in a row at most. Decode goes first, whatever the priorities: streams keep their pace. While sessions decode, chunks
- * in flight are so few that a decode row finds at most two chunk times of work before it; otherwise
- * two per stage.
+ * behind it; a chunk is as long as chunk.h plans. Prompts are read by priority, then first come
+ * first served, so that one of more priority overtakes at the next chunk; the oldest of all is
+ * passed by OVERTAKEN_MAX times in a row at most. Decode goes first, whatever the priorities:
+ * streams keep their pace. While sessions decode, chunks in flight are so few that a decode row
+ * finds at most two chunk times of work before it; otherwise two per stage.
  *
  * Sessions that decode take turns: whoever had rows in a step goes to the end of the list. */
 #include "coordinator/engine/kvbooks.h"
@@ -38,8 +39,8 @@ static uint32_t micro_batches(const pipeline *p)
     return p->n_stages == 1 ? 1 : p->n_stages + 1;
 }
 
-/* Decode steps in flight: with one stage two, so that deferred steps of one session need not wait for
- * the coordinator. */
+/* Decode steps in flight: with one stage two, so that deferred steps of one session need not wait
+ * for the coordinator. */
 static uint32_t decode_window(const pipeline *p)
 {
     return p->n_stages + 1;
@@ -64,7 +65,10 @@ typedef enum { STEP_OF_ROWS, STEP_OF_PROMPTS, STEP_FREE, STEP_OF_DRAFTS } step_k
 
 static step_kind kind_of(const flight *f)
 {
-    return f->free_running ? STEP_FREE : f->verify ? STEP_OF_DRAFTS : f->prime ? STEP_OF_PROMPTS : STEP_OF_ROWS;
+    return f->free_running ? STEP_FREE
+           : f->verify     ? STEP_OF_DRAFTS
+           : f->prime      ? STEP_OF_PROMPTS
+                           : STEP_OF_ROWS;
 }
 
 static uint32_t in_flight(const pipeline *p, step_kind kind)
@@ -100,16 +104,16 @@ static void one_group(flight *f)
     f->group_end[0] = f->n_rows;
 }
 
-/* --- generations ------------------------------------------------------------------------------------- */
+/* --- generations ------------------------------------------------------------------------------ */
 
 #define ROUNDS_FIRST 4u          /* while nobody knows how long a round takes */
 #define ROUNDS_BESIDE_PROMPTS 4u
 #define ROUNDS_BETWEEN_DRAFTS 8u /* while there were none, but they were worth it before */
 #define ROUNDS_MAX 32u
 #define ROUNDS_NS (50 * NS_PER_MS)
-/* At the end of a step its last group still walks through N - 1 stages, and nothing follows it where the
- * step has no sequel: of R rounds of N groups the (N - 1) / (R * N)th part. So with several groups a step
- * is longer. */
+/* At the end of a step its last group still walks through N - 1 stages, and nothing follows it
+ * where the step has no sequel: of R rounds of N groups the (N - 1) / (R * N)th part. So with
+ * several groups a step is longer. */
 #define ROUNDS_GROUPS_NS (125 * NS_PER_MS)
 _Static_assert(ROUNDS_MAX <= WIRE_ROUNDS_MAX && 2 * ROUNDS_MAX <= READBACK_RING, "rounds fit");
 
@@ -141,8 +145,8 @@ static uint32_t rounds_now(const pipeline *p)
     return least(least(n, ROUNDS_MAX), two ? p->plan.rows_max / 2 : p->plan.rows_max);
 }
 
-/* Groups that can be under way without the first stage taking back what the last one drew: its slots,
- * and a row in the hands of every stage but the first and in every slot between them. */
+/* Groups that can be under way without the first stage taking back what the last one drew: its
+ * slots, and a row in the hands of every stage but the first and in every slot between them. */
 static uint32_t groups_most(const pipeline *p)
 {
     uint32_t slots = p->step_doors.overlap ? BOUNDARY_SLOTS : 1;
@@ -194,7 +198,8 @@ static void choose_generations(pipeline *p, flight *f)
     if (n_free == 1) (void)sequel_choose(p, f, rounds_now(p));
     if (n_free > 0 || n_flying == p->n_stages) return;
     if (n_flying == 0) admission_press(p);
-    bool drafts = turn_allows(p, PATH_DRAFTS), rounds = n_flying == 0 && turn_allows(p, PATH_DECODE);
+    bool drafts = turn_allows(p, PATH_DRAFTS),
+         rounds = n_flying == 0 && turn_allows(p, PATH_DECODE);
     switch (drafts ? verify_choose(p, f, n_flying) : VERIFY_ROUNDS) {
     case VERIFY_STEP:
         one_group(f);
@@ -207,7 +212,7 @@ static void choose_generations(pipeline *p, flight *f)
     }
 }
 
-/* --- decode ------------------------------------------------------------------------------------------ */
+/* --- decode ----------------------------------------------------------------------------------- */
 
 /* Sessions that are stepped: n_ready have a row to issue, the rest of n_all one in flight. */
 typedef struct {
@@ -255,7 +260,7 @@ static void choose_decode(pipeline *p, const decoders *n, flight *f)
     one_group(f);
 }
 
-/* --- prompts ----------------------------------------------------------------------------------------- */
+/* --- prompts ---------------------------------------------------------------------------------- */
 
 #define OVERTAKEN_MAX 8u
 
@@ -307,7 +312,8 @@ static session *next_prompt(const pipeline *p, bool oldest)
     for (session *s = p->ready_first; s != NULL; s = s->ready_next) {
         if (!s->first->prime || s->counted == p->n_counts) continue;
         bool equal = oldest || next == NULL || s->priority == next->priority;
-        if (next == NULL || (equal ? s->ticket < next->ticket : s->priority > next->priority)) next = s;
+        if (next == NULL || (equal ? s->ticket < next->ticket : s->priority > next->priority))
+            next = s;
     }
     return next;
 }
@@ -329,7 +335,8 @@ static void choose_prime(pipeline *p, bool decoding, flight *f)
     }
     one_group(f);
     if (f->n_parts == 0) return;
-    bool passed = oldest->counted != p->n_counts || f->part[0].r->session->priority > oldest->priority;
+    bool passed =
+        oldest->counted != p->n_counts || f->part[0].r->session->priority > oldest->priority;
     p->n_overtaken = passed ? p->n_overtaken + 1 : 0;
 }
 

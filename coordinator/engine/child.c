@@ -58,7 +58,8 @@ status child_start(child *out, char *const argv[], const int *fds, uint32_t n_fd
     if (n == (ssize_t)sizeof error || out->pidfd < 0) {
         if (n != (ssize_t)sizeof error) error = errno;
         child_destroy(out);
-        return errmsg_set(e, ST_RESOURCES, "cannot start %s: %s (--stage-program)", argv[0], strerror(error));
+        return errmsg_set(e, ST_RESOURCES, "cannot start %s: %s (--stage-program)", argv[0],
+                          strerror(error));
     }
     fcntl(out->pidfd, F_SETFD, FD_CLOEXEC);
     return ST_OK;
@@ -117,7 +118,8 @@ void child_describe(const child *c, char *text, uint32_t text_bytes)
     if (!c->ended)
         snprintf(text, text_bytes, "still running");
     else if (WIFSIGNALED(s))
-        snprintf(text, text_bytes, "killed by SIG%s", sigabbrev_np(WTERMSIG(s)) != NULL ? sigabbrev_np(WTERMSIG(s)) : "?");
+        snprintf(text, text_bytes, "killed by SIG%s",
+                 sigabbrev_np(WTERMSIG(s)) != NULL ? sigabbrev_np(WTERMSIG(s)) : "?");
     else
         snprintf(text, text_bytes, "ended with exit code %d", WEXITSTATUS(s));
 }

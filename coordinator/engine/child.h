@@ -1,7 +1,7 @@
 /* child.h - one child process: started with inherited descriptors, watched by pidfd, reaped.
  *
- * The child dies with us (PDEATHSIG, so the thread that spawns must outlive it) and is in our process
- * group, but gets no descriptor except those named. */
+ * The child dies with us (PDEATHSIG, so the thread that spawns must outlive it) and is in our
+ * process group, but gets no descriptor except those named. */
 #ifndef COORDINATOR_CHILD_H
 #define COORDINATOR_CHILD_H
 

@@ -2,8 +2,8 @@
 
 #include <math.h>
 
-/* Rows whose products take as long as reading the weights once: a processor's cores read them as fast
- * as they work through a few rows, a GPU through many more (arithmetic per byte). */
+/* Rows whose products take as long as reading the weights once: a processor's cores read them as
+ * fast as they work through a few rows, a GPU through many more (arithmetic per byte). */
 #define OVERHEAD_ROWS_CPU 8.0
 #define OVERHEAD_ROWS_GPU 128.0
 

@@ -1,6 +1,6 @@
 /* The engine thread: one loop over sockets, pidfds and the wake descriptor. A turn takes what came,
- * looks whether everyone is alive, and issues what may be issued. The first failure is kept; after it
- * every child is killed and reaped and every call ends with it. */
+ * looks whether everyone is alive, and issues what may be issued. The first failure is kept; after
+ * it every child is killed and reaped and every call ends with it. */
 #include "coordinator/engine/engine.h"
 
 #include "common/clock.h"
@@ -17,7 +17,8 @@
 
 #define LOOK_NS (20 * NS_PER_MS)  /* between two looks at everyone */
 #define BAD_MESSAGES_MAX 3u
-#define LOOK_MAX_NS (100 * NS_PER_MS) /* as much as one look may count: we may have stood still too */
+/* As much as one look may count: we may have stood still too. */
+#define LOOK_MAX_NS (100 * NS_PER_MS)
 
 void engine_wake(pipeline *p)
 {
@@ -53,7 +54,7 @@ static void stop_cleanly(pipeline *p, status why)
     set_phase(p, PHASE_DEAD);
 }
 
-/* --- what stages say --------------------------------------------------------------------------------- */
+/* --- what stages say -------------------------------------------------------------------------- */
 
 static bool all_of(const pipeline *p, size_t flag_offset)
 {
@@ -66,10 +67,11 @@ static status on_hello(pipeline *p, uint32_t s, const wire_hello *h, errmsg *e)
 {
     stage_slot *t = &p->stage[s];
     if (strcmp(h->build, MEMRA_BUILD_ID) != 0) {
-        return errmsg_set(e, ST_RESOURCES,
-                          "stage %u: %s is of build %.31s, this program of build %s: use both from one "
-                          "build (--stage-program)",
-                          s, p->stage_program, h->build, MEMRA_BUILD_ID);
+        return errmsg_set(
+            e, ST_RESOURCES,
+            "stage %u: %s is of build %.31s, this program of build %s: use both from one "
+            "build (--stage-program)",
+            s, p->stage_program, h->build, MEMRA_BUILD_ID);
     }
     if (t->hello) return errmsg_set(e, ST_PROTOCOL, "stage %u said hello twice", s);
     t->hello = true;
@@ -104,7 +106,8 @@ static void on_probed(pipeline *p, uint32_t s, const wire_probed *m)
     printable(t->met.transport);
     printable(t->met.signal);
     t->probed = true;
-    if (p->phase == PHASE_PROBING && all_of(p, offsetof(stage_slot, probed))) set_phase(p, PHASE_READY);
+    if (p->phase == PHASE_PROBING && all_of(p, offsetof(stage_slot, probed)))
+        set_phase(p, PHASE_READY);
 }
 
 static status unexpected(uint32_t s, const void *frame, errmsg *why)
@@ -113,7 +116,8 @@ static status unexpected(uint32_t s, const void *frame, errmsg *why)
                       wire_kind_word(wire_head(frame)->kind));
 }
 
-/* A message that is what it should be now. *why: what is wrong with it, or that the stage failed. */
+/* A message that is what it should be now. *why: what is wrong with it, or that the stage
+ * failed. */
 static status on_message(pipeline *p, uint32_t s, const void *frame, bool *failed, errmsg *why)
 {
     const wire_header *h = wire_head(frame);
@@ -126,7 +130,8 @@ static status on_message(pipeline *p, uint32_t s, const void *frame, bool *faile
         *failed = true;
         return starting ? on_hello(p, s, body, why) : unexpected(s, frame, why);
     case WIRE_LOADED:
-        return starting && t->hello && !t->loaded ? on_loaded(p, s, body, why) : unexpected(s, frame, why);
+        return starting && t->hello && !t->loaded ? on_loaded(p, s, body, why)
+                                                  : unexpected(s, frame, why);
     case WIRE_RESULT:
         *failed = true; /* without it the step would never end */
         if (!stepping || s + 1 != p->n_stages) return unexpected(s, frame, why);
@@ -155,8 +160,8 @@ static status on_message(pipeline *p, uint32_t s, const void *frame, bool *faile
     return recover_message(p, s, frame) ? ST_OK : unexpected(s, frame, why);
 }
 
-/* One message of stage s is not as it should be: counted, named and dropped, but not for ever. Before
- * its HELLO it is another build, which will not get better. */
+/* One message of stage s is not as it should be: counted, named and dropped, but not for ever.
+ * Before its HELLO it is another build, which will not get better. */
 static status bad_message(pipeline *p, uint32_t s, const errmsg *why, errmsg *e)
 {
     stage_slot *t = &p->stage[s];
@@ -178,9 +183,10 @@ static status take_messages(pipeline *p, uint32_t s, errmsg *e)
         status st;
         if ((uint64_t)n > p->frame_bytes || !wire_valid(p->frame, (uint64_t)n) ||
             wire_head(p->frame)->stage != s) {
-            st = errmsg_set(&why, ST_PROTOCOL,
-                            "stage %u: a message of %d bytes is not one of build %s (--stage-program)",
-                            s, n, MEMRA_BUILD_ID);
+            st = errmsg_set(
+                &why, ST_PROTOCOL,
+                "stage %u: a message of %d bytes is not one of build %s (--stage-program)", s, n,
+                MEMRA_BUILD_ID);
         } else if (wire_head(p->frame)->epoch != p->stage[s].epoch) {
             log_warn("stage %u: dropped a message of epoch %u", s, wire_head(p->frame)->epoch);
             continue;
@@ -207,7 +213,7 @@ static void answer_status(pipeline *p)
     }
 }
 
-/* --- the loop ---------------------------------------------------------------------------------------- */
+/* --- the loop --------------------------------------------------------------------------------- */
 
 static void show_progress(pipeline *p)
 {
@@ -272,7 +278,8 @@ void *engine_main(void *pipeline_)
     uint64_t looked_ns = now_ns();
     errmsg e = {0};
     pthread_mutex_lock(&p->lock);
-    status s = launch_stages(p, &e); /* by this thread: children die with the thread that made them */
+    status s =
+        launch_stages(p, &e); /* by this thread: children die with the thread that made them */
     while (s == ST_OK && p->phase != PHASE_DEAD) {
         pthread_mutex_unlock(&p->lock);
         wait_for_something(p);

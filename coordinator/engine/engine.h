@@ -2,7 +2,8 @@
  *
  * The engine thread owns sockets, children, supervision and the schedule. API calls take `lock`,
  * change the books (sessions, KV, the request queue) and wait on their request's condition; the
- * engine takes the lock for each turn of its loop, never while it waits. Private to coordinator/. */
+ * engine takes the lock for each turn of its loop, never while it waits. Private to
+ * coordinator/. */
 #ifndef COORDINATOR_ENGINE_H
 #define COORDINATOR_ENGINE_H
 
@@ -110,7 +111,8 @@ typedef struct request {
     pthread_cond_t done;
 } request;
 
-/* A session that goes on by itself. Its request stands first in its session's line until it ends. */
+/* A session that goes on by itself. Its request stands first in its session's line until it
+ * ends. */
 struct generation {
     request r;
     pipeline *p;
@@ -130,9 +132,9 @@ struct pending {
     pipeline *p;                /* outlives the session */
 };
 
-/* Rows of one request in a step (NULL: a row of nobody, dead): its rows [first, first + n_rows), neighbours in the step too. Of a
- * generation, from position `first` on: one row, in at most `rounds` rounds, or the next token and
- * its drafts in one; n_drawn tokens have come back. */
+/* Rows of one request in a step (NULL: a row of nobody, dead): its rows [first, first + n_rows),
+ * neighbours in the step too. Of a generation, from position `first` on: one row, in at most
+ * `rounds` rounds, or the next token and its drafts in one; n_drawn tokens have come back. */
 typedef struct {
     request *r;
     uint64_t first;
@@ -153,8 +155,9 @@ typedef struct {
     uint32_t token;             /* as it came back, checked */
 } flight_result;
 
-/* A step in flight: what it carries, and the message itself (the body of WIRE_STEP, without header),
- * so that it can be issued again. Parts stand in the order of their rows; none: KV operations alone.
+/* A step in flight: what it carries, and the message itself (the body of WIRE_STEP, without
+ * header), so that it can be issued again. Parts stand in the order of their rows; none: KV
+ * operations alone.
  *
  * A free-running step has generations for parts, one row each: group g is the parts (and rows)
  * [group_end[g - 1], group_end[g]). Any other is one group in one round. */
@@ -170,7 +173,7 @@ typedef struct flight {
     uint32_t n_parts, n_rows, n_results;
     uint32_t rounds, n_groups, group_end[WIRE_GROUPS_MAX];
     uint32_t n_pieces;          /* groups of all rounds that have come back, since it was issued */
-    uint32_t n_taken;           /* those whose results were taken: no fewer when it is issued again */
+    uint32_t n_taken; /* those whose results were taken: no fewer when it is issued again */
     uint64_t issued_ns, first_round_ns; /* the latter: when that was back */
     uint64_t held_ns;           /* generations had waited for drafts since then; 0: had not */
     worth_crowd crowd;          /* generations: of so many that it is one share */
@@ -299,7 +302,7 @@ struct pipeline {
     /* schedule */
     step_doors step_doors;
     walk_turn turn;
-    session *ready_first, *ready_last; /* sessions that have rows to issue, whose turn comes first */
+    session *ready_first, *ready_last; /* that have rows to issue, whose turn comes first */
     uint64_t next_seq, n_counts;
     uint32_t n_overtaken;       /* chunks in a row that passed the oldest prompt by (batch.c) */
     flight *flights;            /* [window] */
@@ -343,32 +346,32 @@ static inline bool interrupt_asked(const pipeline *p)
     return p->interrupt != NULL && __atomic_load_n(p->interrupt, __ATOMIC_RELAXED) != 0;
 }
 
-/* --- engine.c: the thread -------------------------------------------------------------------------- */
+/* --- engine.c: the thread --------------------------------------------------------------------- */
 void *engine_main(void *pipeline_);
 void engine_wake(pipeline *p);
 /* First failure wins: remember it, kill and reap the children, end every request. Lock held. */
 void engine_fail(pipeline *p, const errmsg *e);
 
-/* --- launch.c: processes and their conversation ---------------------------------------------------- */
-MUST_USE status launch_prepare(pipeline *p, errmsg *e);         /* shared memory, run dir, sockets */
+/* --- launch.c: processes and their conversation ----------------------------------------------- */
+MUST_USE status launch_prepare(pipeline *p, errmsg *e); /* shared memory, run dir, sockets */
 MUST_USE status launch_stages(pipeline *p, errmsg *e);          /* spawn, last to first */
 MUST_USE status launch_one(pipeline *p, uint32_t s, errmsg *e); /* a new incarnation of stage s */
-/* A message that stage s does not take is no error here: the stage is `mute` then, and the next look
- * finds out why. ST_RESOURCES: no memory. */
+/* A message that stage s does not take is no error here: the stage is `mute` then, and the next
+ * look finds out why. ST_RESOURCES: no memory. */
 MUST_USE status launch_send(pipeline *p, uint32_t s, wire_kind kind, uint64_t seq, const void *body,
                             uint64_t body_bytes, errmsg *e);
 MUST_USE status launch_config(pipeline *p, uint32_t s, errmsg *e);
-void launch_stop(pipeline *p);                                  /* first to last, bounded, then kill */
-void launch_reaped(pipeline *p, uint32_t s);                    /* what an incarnation leaves behind */
+void launch_stop(pipeline *p);               /* first to last, bounded, then kill */
+void launch_reaped(pipeline *p, uint32_t s); /* what an incarnation leaves behind */
 void launch_release(pipeline *p);                               /* everything launch_prepare made */
 
-/* --- supervise.c: is everyone alive and moving ------------------------------------------------------ */
+/* --- supervise.c: is everyone alive and moving ------------------------------------------------ */
 /* One look at stage s, elapsed_ns after the last one (a bound part of it when we ourselves stood
- * still). ST_STAGE_LOST: it ended, stands still or takes no messages; ST_INTERRUPTED: it was ended by
- * a signal that reached us as well. */
+ * still). ST_STAGE_LOST: it ended, stands still or takes no messages; ST_INTERRUPTED: it was ended
+ * by a signal that reached us as well. */
 MUST_USE status supervise(pipeline *p, uint32_t s, uint64_t elapsed_ns, errmsg *e);
 
-/* --- recover.c: a lost stage is replaced ------------------------------------------------------------- */
+/* --- recover.c: a lost stage is replaced ------------------------------------------------------ */
 /* Stage s is lost, `why`. Either its replacement begins (ST_OK), or the run ends with *e: before it
  * was ready, when it was replaced too often, when a replacement would fail the same way. */
 MUST_USE status recover_lost(pipeline *p, uint32_t s, const errmsg *why, errmsg *e);
@@ -377,7 +380,7 @@ bool recover_message(pipeline *p, uint32_t s, const void *frame);
 /* The next steps of a recovery that is under way; afterwards the phase may be PHASE_READY again. */
 MUST_USE status recover_turn(pipeline *p, errmsg *e);
 
-/* --- replay.c: what lost stages must know, from the mirror -------------------------------------------- */
+/* --- replay.c: what lost stages must know, from the mirror ------------------------------------ */
 MUST_USE status replay_prepare(pipeline *p, errmsg *e);
 void replay_release(pipeline *p);
 /* Bring the stages that are `empty` to the mirror's state: with `through` from tokens through all
@@ -389,17 +392,18 @@ MUST_USE status replay_turn(pipeline *p, bool *done, errmsg *e);
 /* Stage s answered. False: no such answer is due. */
 bool replay_answer(pipeline *p, uint32_t s, const wire_replayed *r);
 
-/* --- batch.c: which rows form the next step ---------------------------------------------------------- */
+/* --- batch.c: which rows form the next step --------------------------------------------------- */
 /* Steps that may be in flight at once, and parts of one step, for a plan. */
 uint32_t batch_window(const pipeline *p);
 uint32_t batch_parts_max(const pipeline *p);
 /* Choose parts for f, an empty flight; none: nothing may be issued now. */
 void batch_choose(pipeline *p, flight *f);
 
-/* Free-running and verifying steps: KV for as many of n positions more as there is room for; 0: none. */
+/* Free-running and verifying steps: KV for as many of n positions more as there is room for; 0:
+ * none. */
 uint32_t batch_reserve(session *s, uint32_t n);
 
-/* --- turn.c: split and unsplit steps are never in flight together -------------------------------------- */
+/* --- turn.c: split and unsplit steps are never in flight together ----------------------------- */
 /* Steps of that path walk unsplit now. */
 bool turn_asks_unsplit(const pipeline *p, walk_path path);
 /* Such a step may be chosen: no other kind's turn comes first. */
@@ -411,7 +415,7 @@ bool turn_given_up(pipeline *p);
 /* A step may go now, unsplit or not. False: the turn of steps that are `wanted` comes next. */
 bool turn_take(pipeline *p, bool unsplit, bool wanted);
 
-/* --- verify.c: drafts, and when they are worth a step ------------------------------------------------- */
+/* --- verify.c: drafts, and when they are worth a step ----------------------------------------- */
 /* A generation with drafts begins. */
 void verify_begin(generation *g);
 typedef enum {
@@ -424,13 +428,13 @@ verify_choice verify_choose(pipeline *p, flight *f, uint32_t n_flying);
 /* Every row of f, a step of generations, is back. */
 void verify_landed(pipeline *p, const flight *f);
 
-/* The generations of f, which is in flight, would verify rather than go on with plain rounds. Drafts that
- * cost nothing are asked for what has been drawn so far. */
+/* The generations of f, which is in flight, would verify rather than go on with plain rounds.
+ * Drafts that cost nothing are asked for what has been drawn so far. */
 bool verify_wants(pipeline *p, const flight *f);
 
-/* --- sequel.c: steps that go on where others end ------------------------------------------------------- */
-/* f, an empty flight, becomes the sequel of the free-running step that was issued last, for at most so
- * many rounds. False: none can be, or should. */
+/* --- sequel.c: steps that go on where others end ---------------------------------------------- */
+/* f, an empty flight, becomes the sequel of the free-running step that was issued last, for at most
+ * so many rounds. False: none can be, or should. */
 bool sequel_choose(pipeline *p, flight *f, uint32_t rounds);
 /* f is not issued after all. */
 void sequel_give_up(pipeline *p, const flight *f);
@@ -439,7 +443,7 @@ void sequel_leave(flight *f, uint32_t part_i);
 /* The step before f is back: it stands by itself. */
 void sequel_begins(flight *f);
 
-/* --- admission.c: who gets KV -------------------------------------------------------------------------- */
+/* --- admission.c: who gets KV ----------------------------------------------------------------- */
 /* Its first request cannot go before it has KV. */
 static inline bool admission_wants(const session *s)
 {
@@ -450,24 +454,25 @@ void admission_leave(pipeline *p, session *s);
 void admission_run(pipeline *p);              /* whoever can be given KV becomes ready */
 /* Somebody waits for the operations that are due to have been applied. */
 bool admission_needs_ops(const pipeline *p);
-/* What is held for its prefix alone is let go of, and what was taken over of it and is not yet relied
- * upon: afterwards every block that anybody has, or will have, is in the table of an open session. */
+/* What is held for its prefix alone is let go of, and what was taken over of it and is not yet
+ * relied upon: afterwards every block that anybody has, or will have, is in the table of an open
+ * session. */
 void admission_forget(pipeline *p);
-/* Ready generations have KV for one round at least, or wait; one whose restoring rows are in flight may
- * lack it. No generation is in flight. */
+/* Ready generations have KV for one round at least, or wait; one whose restoring rows are in flight
+ * may lack it. No generation is in flight. */
 void admission_press(pipeline *p);
 /* Take blocks for r, a request of s that is about to be submitted; true: it must wait for them. */
 MUST_USE status admission_reserve(session *s, request *r, bool *waits, errmsg *e);
 
-/* --- schedule.c: steps out ---------------------------------------------------------------------------- */
+/* --- schedule.c: steps out -------------------------------------------------------------------- */
 MUST_USE status schedule_prepare(pipeline *p, errmsg *e); /* the books, sized by the plan */
 void schedule_add(pipeline *p, request *r);               /* behind what its session asked before */
 void schedule_push(pipeline *p, request *r);              /* in front of it; the session waits */
-void schedule_ready(pipeline *p, session *s);   /* it has rows to issue: its turn comes, or it waits */
+void schedule_ready(pipeline *p, session *s); /* rows to issue: its turn comes, or it waits */
 void schedule_unready(pipeline *p, session *s);
 MUST_USE status schedule_issue(pipeline *p, errmsg *e);
-/* Several stages, each with a device of its own or none, all of which said that their boundaries carry
- * STEP_AHEAD. */
+/* Several stages, each with a device of its own or none, all of which said that their boundaries
+ * carry STEP_AHEAD. */
 bool schedule_goes_ahead(const pipeline *p);
 /* The steps in flight once more, in their order, to every stage. */
 MUST_USE status schedule_reissue(pipeline *p, errmsg *e);
@@ -480,7 +485,7 @@ void schedule_withdraw(pipeline *p, generation *g);
 void schedule_end_all(pipeline *p); /* every request is finished, with p->failure */
 void schedule_release(pipeline *p);
 
-/* --- poison.c: sessions that hold NaN or infinity end -------------------------------------------------- */
+/* --- poison.c: sessions that hold NaN or infinity end ----------------------------------------- */
 /* The last stage says that a row holds it. ST_PROTOCOL: no session that there is has such a row. */
 MUST_USE status poison_found(pipeline *p, const wire_poisoned *found, errmsg *e);
 /* Whether s has such a row at or below this position. */
@@ -488,24 +493,25 @@ static inline bool poison_covers(const session *s, uint64_t position)
 {
     return s->poisoned && s->poison.position <= position;
 }
-/* A step that verified drafts has landed, n_drawn tokens of the part count: whether the NaN that was found
- * in s's rows, if any, does not. A row before it may have it from a draft (a backend may multiply by 0
- * what a row does not see): it is walked again without drafts. */
+/* A step that verified drafts has landed, n_drawn tokens of the part count: whether the NaN that
+ * was found in s's rows, if any, does not. A row before it may have it from a draft (a backend may
+ * multiply by 0 what a row does not see): it is walked again without drafts. */
 MUST_USE bool poison_void(session *s, const flight_part *part);
-/* A step with rows of r, a request of s, has landed; its rows up to position `last` count. Whether s has
- * ended, by one of them or before: r is then finished, if nothing more of it is in flight, and is
- * not to be touched. */
+/* A step with rows of r, a request of s, has landed; its rows up to position `last` count. Whether
+ * s has ended, by one of them or before: r is then finished, if nothing more of it is in flight,
+ * and is not to be touched. */
 MUST_USE bool poison_ends(pipeline *p, session *s, request *r, uint64_t last);
 
-/* --- results.c: results in --------------------------------------------------------------------------- */
+/* --- results.c: results in -------------------------------------------------------------------- */
 MUST_USE status schedule_result(pipeline *p, uint64_t seq, const wire_result *r, errmsg *e);
 
-/* --- session.c: what the files of the API share; lock held ------------------------------------------- */
-MUST_USE status session_serves(const pipeline *p, errmsg *e); /* the pipeline's failure, if it has one */
-MUST_USE status session_goes_on(const session *s, errmsg *e); /* that, or why the session was ended */
+/* --- session.c: what the files of the API share; lock held ------------------------------------ */
+/* The pipeline's failure, if it has one; that, or why the session was ended. */
+MUST_USE status session_serves(const pipeline *p, errmsg *e);
+MUST_USE status session_goes_on(const session *s, errmsg *e);
 void session_quiet(session *s); /* wait until everything it asked for is done */
 
-/* --- generation.c: sessions that go on by themselves ----------------------------------------------- */
+/* --- generation.c: sessions that go on by themselves ------------------------------------------ */
 /* Rounds that the next step may run for it: what its limits and the context leave. */
 uint64_t generation_rounds_left(const generation *g);
 /* The row at position `position` drew this token. True: the row lives no longer. */
@@ -514,7 +520,7 @@ bool generation_drew(generation *g, uint64_t position, uint32_t token);
 MUST_USE status generation_landed(generation *g, uint64_t position, uint32_t n_rows, bool *ended,
                                   errmsg *e);
 
-/* --- report.c: what `memra-pp status` shows --------------------------------------------------------- */
+/* --- report.c: what `memra-pp status` shows --------------------------------------------------- */
 /* pipeline_stage with the lock held. */
 void report_stage(const pipeline *p, uint32_t stage_i, stage_snapshot *out);
 /* The run as JSON text, which the caller frees; NULL: no memory. Lock held. */

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* --- the engine's half ------------------------------------------------------------------------------- */
+/* --- the engine's half ------------------------------------------------------------------------ */
 
 uint64_t generation_rounds_left(const generation *g)
 {
@@ -51,7 +51,7 @@ status generation_landed(generation *g, uint64_t position, uint32_t n_rows, bool
     return ST_OK;
 }
 
-/* --- the caller's half ------------------------------------------------------------------------------- */
+/* --- the caller's half ------------------------------------------------------------------------ */
 
 static status check(const session *s, uint32_t token, const generate_limits *l, errmsg *e)
 {
@@ -62,9 +62,11 @@ static status check(const session *s, uint32_t token, const generate_limits *l, 
         return errmsg_set(e, ST_USAGE, "token %u is not in the vocabulary of %u", token,
                           p->model->n_vocab);
     }
-    if (l->n_max == 0) return errmsg_set(e, ST_USAGE, "a limit of 0 tokens leaves nothing to generate");
+    if (l->n_max == 0)
+        return errmsg_set(e, ST_USAGE, "a limit of 0 tokens leaves nothing to generate");
     if (l->n_draft > GENERATE_DRAFT_MAX) {
-        return errmsg_set(e, ST_USAGE, "%u drafted tokens: at most %u", l->n_draft, GENERATE_DRAFT_MAX);
+        return errmsg_set(e, ST_USAGE, "%u drafted tokens: at most %u", l->n_draft,
+                          GENERATE_DRAFT_MAX);
     }
     if (l->n_stop > GENERATE_STOPS_MAX) {
         return errmsg_set(e, ST_USAGE, "%u stop ids: at most %u", l->n_stop, GENERATE_STOPS_MAX);
@@ -145,8 +147,8 @@ status generation_next(generation *g, uint32_t *token, errmsg *e)
     return st;
 }
 
-status generation_take(generation *g, uint32_t *tokens, uint32_t room, uint32_t *n, generate_end *end,
-                       errmsg *e)
+status generation_take(generation *g, uint32_t *tokens, uint32_t room, uint32_t *n,
+                       generate_end *end, errmsg *e)
 {
     pipeline *p = g->p;
     pthread_mutex_lock(&p->lock);
@@ -168,8 +170,8 @@ generate_end generation_ended(const generation *g)
     return end;
 }
 
-/* Until none of its rows is under way; it stands in no line then. While its session is being restored
- * that comes to its end first. Lock held. */
+/* Until none of its rows is under way; it stands in no line then. While its session is being
+ * restored that comes to its end first. Lock held. */
 static void stop(generation *g)
 {
     const session *s = g->r.session;

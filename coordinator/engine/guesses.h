@@ -1,8 +1,9 @@
 /* guesses.h - the drafts of one generation: asked for, waited for, compared with what was drawn.
  *
  * One question is open at a time: what follows the tokens so far. Its answer is compared with the
- * tokens that were drawn from there on, whether a step verified it or not: that is how often drafts are
- * right is known before a step is spent on them. Owned by the engine thread, the pipeline's lock held. */
+ * tokens that were drawn from there on, whether a step verified it or not: that is how often drafts
+ * are right is known before a step is spent on them. Owned by the engine thread, the pipeline's
+ * lock held. */
 #ifndef COORDINATOR_GUESSES_H
 #define COORDINATOR_GUESSES_H
 
@@ -35,8 +36,8 @@ typedef struct {
 bool guesses_sit(guesses *g, draft_source *d, const draft_task *t, guess_record *r);
 void guesses_leave(guesses *g);
 
-/* Ask for `room` tokens after tokens [n], n_drawn of which the generation drew. The same question again
- * looks whether the answer has come. */
+/* Ask for `room` tokens after tokens [n], n_drawn of which the generation drew. The same question
+ * again looks whether the answer has come. */
 void guesses_ask(guesses *g, const uint32_t *tokens, uint64_t n, uint64_t n_drawn, uint32_t room);
 /* Look for the answer to the question that is open, if one is. */
 void guesses_look(guesses *g, const uint32_t *tokens);
@@ -49,8 +50,8 @@ static inline bool guesses_here(const guesses *g, uint64_t n_drawn)
 /* It is to come, and worth waiting for. */
 bool guesses_soon(const guesses *g, uint64_t n_drawn, uint64_t now);
 
-/* Compare with drawn [n_drawn], once per answer: how many of the tokens from the question on were right
- * until the first that was not. */
+/* Compare with drawn [n_drawn], once per answer: how many of the tokens from the question on were
+ * right until the first that was not. */
 uint32_t guesses_learn(guesses *g, const uint32_t *drawn, uint64_t n_drawn);
 
 /* What room tokens take; 0: nothing, or nobody knows. */

@@ -83,8 +83,8 @@ static bool must_copy(const session *s, kv_class class, uint64_t position)
     return position % KV_BLOCK != 0 && s->p->pool[class].refs[t->block[t->n - 1]] > 1;
 }
 
-/* A free block, which is there; wiped first where it may hold what a poisoned session wrote. Room for
- * that operation too. */
+/* A free block, which is there; wiped first where it may hold what a poisoned session wrote. Room
+ * for that operation too. */
 static uint32_t take(const session *s, kv_class class)
 {
     kvpool *pool = &s->p->pool[class];
@@ -167,7 +167,8 @@ status kvbooks_reserve(session *s, uint64_t from, uint64_t end, errmsg *e)
     uint64_t need = blocks_of(end), n_now = s->table[KV_CLASS_GLOBAL].n;
     uint64_t n_new = need > n_now ? need - n_now : 0;
     bool copies = end > from && n_now > 0 && must_copy(s, KV_CLASS_GLOBAL, from);
-    if (!make_free(p, n_new + copies)) return no_blocks(&p->pool[KV_CLASS_GLOBAL], n_new + copies, e);
+    if (!make_free(p, n_new + copies))
+        return no_blocks(&p->pool[KV_CLASS_GLOBAL], n_new + copies, e);
     uint32_t share = window_share(p, end);
     if (share > s->n_window_reserved) TRY(window_left(p, share - s->n_window_reserved, e));
     TRY(kvbooks_room(p, 2 * n_new + 3, e));
@@ -209,7 +210,8 @@ void kvbooks_offer(session *s, uint64_t n_done)
         prefix_link before = i > 0 ? s->link[i - 1] : (prefix_link){0};
         const uint32_t *tokens = s->tokens + (uint64_t)i * KV_BLOCK;
         if (prefix_find(&p->prefixes, before, tokens, &s->link[i])) continue;
-        if (!prefix_enter(&p->prefixes, s->table[KV_CLASS_GLOBAL].block[i], before, tokens, &s->link[i]))
+        if (!prefix_enter(&p->prefixes, s->table[KV_CLASS_GLOBAL].block[i], before, tokens,
+                          &s->link[i]))
             return;
     }
 }
@@ -279,7 +281,8 @@ void kvbooks_fork(const session *s, session *to)
     window_set(to, s->position);
     for (uint32_t k = 0; k < p->n_pools; k++)
         fork_table(s, to, (kv_class)k);
-    to->n_links = s->n_links < s->position / KV_BLOCK ? s->n_links : (uint32_t)(s->position / KV_BLOCK);
+    to->n_links =
+        s->n_links < s->position / KV_BLOCK ? s->n_links : (uint32_t)(s->position / KV_BLOCK);
     memcpy(to->link, s->link, to->n_links * sizeof *to->link);
 }
 

@@ -60,8 +60,8 @@ bool kvbooks_window_gone(const session *s, uint64_t n);
 /* There are blocks for n positions once s has let go of its own. ST_RESOURCES. */
 MUST_USE status kvbooks_can_renew(const session *s, uint64_t n, errmsg *e);
 
-/* What s holds from that position's block on is not to be read by others: its blocks are wiped when they
- * are taken again, whoever lets go of them last, and nobody new takes them over. */
+/* What s holds from that position's block on is not to be read by others: its blocks are wiped when
+ * they are taken again, whoever lets go of them last, and nobody new takes them over. */
 void kvbooks_taint(session *s, uint64_t position);
 
 /* Let go of everything. */

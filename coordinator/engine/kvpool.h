@@ -1,8 +1,9 @@
 /* kvpool.h - which KV blocks are in use: the coordinator's books.
  *
- * A block id means the same positions in every stage's own memory. Blocks are counted: a fork shares
- * whole blocks; a block goes back when the last session that has it lets go. Ids are handed out
- * lowest first. A block of a session that was poisoned is tainted: who takes it has it wiped. */
+ * A block id means the same positions in every stage's own memory. Blocks are counted: a fork
+ * shares whole blocks; a block goes back when the last session that has it lets go. Ids are handed
+ * out lowest first. A block of a session that was poisoned is tainted: who takes it has it
+ * wiped. */
 #ifndef COORDINATOR_KVPOOL_H
 #define COORDINATOR_KVPOOL_H
 

@@ -32,7 +32,8 @@ static status make_socket(pipeline *p, int type, const char *endpoint, void **ou
     *out = zmq_socket(p->zmq, type);
     if (*out == NULL || zmq_setsockopt(*out, ZMQ_LINGER, &linger, sizeof linger) != 0 ||
         zmq_bind(*out, endpoint) != 0) {
-        return errmsg_set(e, ST_RESOURCES, "cannot bind %s: %s", endpoint, zmq_strerror(zmq_errno()));
+        return errmsg_set(e, ST_RESOURCES, "cannot bind %s: %s", endpoint,
+                          zmq_strerror(zmq_errno()));
     }
     return ST_OK;
 }
@@ -40,7 +41,8 @@ static status make_socket(pipeline *p, int type, const char *endpoint, void **ou
 /* What stages lend each other, if anything. */
 static status make_loan(pipeline *p, errmsg *e)
 {
-    bool may = unsplit_asked(&p->step_doors) || (p->o.unsplit && unsplit_possible(&p->plan, &p->gpus));
+    bool may =
+        unsplit_asked(&p->step_doors) || (p->o.unsplit && unsplit_possible(&p->plan, &p->gpus));
     loan_layout at;
     if (p->n_stages == 1) return ST_OK;
     p->loans = (may ? LOAN_UNSPLIT : 0) | (p->plan.gathered ? LOAN_GATHERED : 0);
@@ -56,8 +58,8 @@ static const char *status_endpoint(char out[128], const pipeline *p)
     return out;
 }
 
-/* Whoever cleans up in /tmp takes the run directory too. What is connected stays so; the next stage and
- * who asks for the status need it. */
+/* Whoever cleans up in /tmp takes the run directory too. What is connected stays so; the next stage
+ * and who asks for the status need it. */
 static status keep_rundir(pipeline *p, errmsg *e)
 {
     char endpoint[128];
@@ -69,7 +71,8 @@ static status keep_rundir(pipeline *p, errmsg *e)
         if (p->stage[s].process.pid != 0) rundir_note_process(&p->dir, p->stage[s].process.pid);
     zmq_unbind(p->status_socket, status_endpoint(endpoint, p));
     if (zmq_bind(p->status_socket, endpoint) != 0)
-        return errmsg_set(e, ST_RESOURCES, "cannot bind %s: %s", endpoint, zmq_strerror(zmq_errno()));
+        return errmsg_set(e, ST_RESOURCES, "cannot bind %s: %s", endpoint,
+                          zmq_strerror(zmq_errno()));
     return ST_OK;
 }
 
@@ -81,7 +84,8 @@ status launch_prepare(pipeline *p, errmsg *e)
         return errmsg_set(e, ST_RESOURCES, "pipe: %s", strerror(errno));
     if (p->o.trace != NULL) {
         const char *slash = strrchr(p->model_path, '/');
-        TRY(trace_begin(&p->trace, p->o.trace, &p->plan, slash != NULL ? slash + 1 : p->model_path, e));
+        TRY(trace_begin(&p->trace, p->o.trace, &p->plan, slash != NULL ? slash + 1 : p->model_path,
+                        e));
     }
     TRY(run_block_create(&p->block, &p->run_block_fd, p->plan.cuts.n_stages, e));
     TRY(readback_create(&p->results, &p->readback_fd, p->plan.n_readback, p->model->n_vocab,
@@ -251,7 +255,8 @@ static bool hear_quiet(pipeline *p, uint32_t s)
         int n = zmq_recv(p->stage[s].socket, p->frame, p->frame_bytes, ZMQ_DONTWAIT);
         if (n < 0) return child_reap(&p->stage[s].process);
         if ((uint64_t)n > p->frame_bytes || !wire_valid(p->frame, (uint64_t)n)) continue;
-        if (wire_head(p->frame)->kind == WIRE_QUIESCED || wire_head(p->frame)->kind == WIRE_FAULT) return true;
+        if (wire_head(p->frame)->kind == WIRE_QUIESCED || wire_head(p->frame)->kind == WIRE_FAULT)
+            return true;
     }
 }
 

@@ -1,7 +1,7 @@
 /* leftovers.h - what a process that was killed leaves in /dev/shm.
  *
- * The CUDA driver makes /dev/shm/cuda.shm.UID.PIDHEX.N for what a process exports, and a process that
- * is killed cannot remove it. */
+ * The CUDA driver makes /dev/shm/cuda.shm.UID.PIDHEX.N for what a process exports, and a process
+ * that is killed cannot remove it. */
 #ifndef COORDINATOR_LEFTOVERS_H
 #define COORDINATOR_LEFTOVERS_H
 

@@ -21,7 +21,8 @@ status mirror_open(mirror *out, const plan *p, uint32_t n_pools, errmsg *e)
         return errmsg_set(e, ST_RESOURCES, "no memory for the mirror of the stages' tables");
     for (uint32_t b = 0; b < out->n_branches; b++) {
         for (uint32_t k = 0; k < n_pools; k++)
-            out->branch[b].table[k].block = out->entries + b * per_branch + (uint64_t)k * out->per_ctx;
+            out->branch[b].table[k].block =
+                out->entries + b * per_branch + (uint64_t)k * out->per_ctx;
     }
     return ST_OK;
 }
@@ -35,7 +36,7 @@ void mirror_close(mirror *m)
     *m = (mirror){0};
 }
 
-/* --- operations -------------------------------------------------------------------------------------- */
+/* --- operations ------------------------------------------------------------------------------- */
 
 static void shorten(mirror_table *t, uint32_t n)
 {
@@ -49,7 +50,8 @@ static void empty(mirror *m, mirror_branch *b)
     for (uint32_t k = 0; k < m->n_pools; k++) b->table[k].first = b->table[k].n = 0;
 }
 
-/* held: positions of the block that hold the branch's rows, for it was another's (a shared prefix). */
+/* held: positions of the block that hold the branch's rows, for it was another's (a shared
+ * prefix). */
 static void alloc(mirror *m, mirror_branch *b, kv_class class, uint32_t entry, uint32_t block,
                   uint32_t held)
 {
@@ -143,7 +145,8 @@ void mirror_step(mirror *m, uint64_t seq, const wire_kv_op *ops, uint32_t n_ops,
     m->seq = seq;
     for (uint32_t i = 0; i < n_ops; i++) apply(m, &ops[i]);
     for (uint32_t i = 0; i < n_rows; i++)
-        if ((rows[i].flags & ROW_LIVE) != 0) mirror_row(m, rows[i].branch, rows[i].position, rows[i].token);
+        if ((rows[i].flags & ROW_LIVE) != 0)
+            mirror_row(m, rows[i].branch, rows[i].position, rows[i].token);
 }
 
 uint32_t mirror_token(const mirror *m, uint32_t branch, uint32_t position)

@@ -1,13 +1,14 @@
 /* mirror.h - the state that every stage had when the last step that came back ended.
  *
- * Stages are ahead of it by what is in flight, the books (kvbooks.h) by what waits to be issued too.
- * A stage that is replaced is brought to the mirror's state, and the steps in flight are issued to it
- * again. So the mirror follows the same KV operations and rows, in the same order, step by step, as
- * they come back: tables by branch and class, and the token of every position by block, which
- * outlives the session it belonged to as long as an operation in flight may still read its blocks.
+ * Stages are ahead of it by what is in flight, the books (kvbooks.h) by what waits to be issued
+ * too. A stage that is replaced is brought to the mirror's state, and the steps in flight are
+ * issued to it again. So the mirror follows the same KV operations and rows, in the same order,
+ * step by step, as they come back: tables by branch and class, and the token of every position by
+ * block, which outlives the session it belonged to as long as an operation in flight may still read
+ * its blocks.
  *
- * It is told what the coordinator itself has sent and the stages have applied: an operation that does
- * not fit is a bug. Owned by the engine thread. */
+ * It is told what the coordinator itself has sent and the stages have applied: an operation that
+ * does not fit is a bug. Owned by the engine thread. */
 #ifndef COORDINATOR_MIRROR_H
 #define COORDINATOR_MIRROR_H
 

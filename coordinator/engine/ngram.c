@@ -65,7 +65,8 @@ static uint64_t find(const ngram_index *d, const uint32_t *tokens, uint64_t n)
         if (n <= length) continue;
         uint64_t end = *entry(d, i, tokens, n);
         if (end == 0) continue;
-        if (memcmp(tokens + end - length, tokens + n - length, length * sizeof *tokens) == 0) return end;
+        if (memcmp(tokens + end - length, tokens + n - length, length * sizeof *tokens) == 0)
+            return end;
     }
     return 0;
 }
@@ -82,7 +83,7 @@ uint32_t ngram_index_guess(ngram_index *d, const uint32_t *tokens, uint64_t n, u
     return room;
 }
 
-/* --- as a source ------------------------------------------------------------------------------------- */
+/* --- as a source ------------------------------------------------------------------------------ */
 
 static void *sit(draft_source *d, const draft_task *t)
 {

@@ -1,9 +1,10 @@
-/* ngram.h - drafts by prompt lookup: what followed the last few tokens when they stood there before.
+/* ngram.h - drafts by prompt lookup: what followed the last few tokens when they stood there
+ * before.
  *
- * An index of a sequence that only grows: for each n-gram (NGRAM_LENGTHS lengths, the longest first)
- * where it ended last, in tables that remember one of those whose hashes collide. What is found is
- * compared before it is used, and copied token by token, so that a repetition shorter than the draft
- * goes on repeating. A pure function of the tokens. */
+ * An index of a sequence that only grows: for each n-gram (NGRAM_LENGTHS lengths, the longest
+ * first) where it ended last, in tables that remember one of those whose hashes collide. What is
+ * found is compared before it is used, and copied token by token, so that a repetition shorter than
+ * the draft goes on repeating. A pure function of the tokens. */
 #ifndef COORDINATOR_NGRAM_H
 #define COORDINATOR_NGRAM_H
 

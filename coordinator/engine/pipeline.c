@@ -38,7 +38,8 @@ static status find_stage_program(pipeline *p, errmsg *e)
     } else {
         ssize_t n = readlink("/proc/self/exe", p->stage_program, sizeof p->stage_program - 16);
         char *slash = n > 0 ? memrchr(p->stage_program, '/', (size_t)n) : NULL;
-        if (slash == NULL) return errmsg_set(e, ST_RESOURCES, "cannot find out where this program lies");
+        if (slash == NULL)
+            return errmsg_set(e, ST_RESOURCES, "cannot find out where this program lies");
         strcpy(slash + 1, "memra-stage");
     }
     if (access(p->stage_program, X_OK) != 0) {
@@ -48,7 +49,8 @@ static status find_stage_program(pipeline *p, errmsg *e)
     return ST_OK;
 }
 
-/* *in_memory: bytes of the model that are in memory already, so that free memory is without them. */
+/* *in_memory: bytes of the model that are in memory already, so that free memory is without
+ * them. */
 static status open_model(pipeline *p, uint64_t *in_memory, errmsg *e)
 {
     struct stat st;
@@ -77,7 +79,8 @@ static status read_and_plan(pipeline *p, errmsg *e)
     uint64_t available = inventory_memory_available();
     TRY(plan_fits(&p->plan, p->model, available > 0 ? available + in_memory : 0, e));
     p->n_stages = p->plan.one_process ? 1 : p->plan.cuts.n_stages;
-    if (p->plan.cuts.moved) log_info("an even cut was moved off a place where this model cannot be cut");
+    if (p->plan.cuts.moved)
+        log_info("an even cut was moved off a place where this model cannot be cut");
     return ST_OK;
 }
 
@@ -150,9 +153,11 @@ static pipeline *make_empty(const pipeline_options *o, const volatile int *inter
 static status start(pipeline *p, errmsg *e)
 {
     int rc = pthread_create(&p->thread, NULL, engine_main, p);
-    if (rc != 0) return errmsg_set(e, ST_RESOURCES, "cannot start the engine thread: %s", strerror(rc));
+    if (rc != 0)
+        return errmsg_set(e, ST_RESOURCES, "cannot start the engine thread: %s", strerror(rc));
     pthread_mutex_lock(&p->lock);
-    while (p->phase != PHASE_READY && p->phase != PHASE_DEAD) pthread_cond_wait(&p->changed, &p->lock);
+    while (p->phase != PHASE_READY && p->phase != PHASE_DEAD)
+        pthread_cond_wait(&p->changed, &p->lock);
     status s = ST_OK;
     if (p->phase == PHASE_DEAD) s = errmsg_set(e, p->failure.code, "%s", p->failure.text);
     p->closing = s != ST_OK;
@@ -170,7 +175,8 @@ status pipeline_open(pipeline **out, const pipeline_options *o, const volatile i
     *out = NULL;
     pipeline *p = make_empty(o, interrupt);
     if (p == NULL) return errmsg_set(e, ST_RESOURCES, "no memory for a pipeline");
-    status s = p->model_path != NULL ? read_and_plan(p, e) : errmsg_set(e, ST_RESOURCES, "no memory");
+    status s =
+        p->model_path != NULL ? read_and_plan(p, e) : errmsg_set(e, ST_RESOURCES, "no memory");
     if (s == ST_OK) s = find_stage_program(p, e);
     if (s == ST_OK) s = make_books(p, e);
     if (s == ST_OK) s = launch_prepare(p, e);
@@ -293,7 +299,8 @@ status pipeline_set_step_doors(pipeline *p, const step_doors *d, errmsg *e)
 {
     TRY(unsplit_check(&p->plan, &p->gpus, &p->doors, d, e));
     if (p->n_stages > 1 && unsplit_asked(d) && (p->loans & LOAN_UNSPLIT) == 0)
-        return errmsg_set(e, ST_USAGE, "this pipeline was opened for no unsplit walk: its stages lend nothing");
+        return errmsg_set(e, ST_USAGE,
+                          "this pipeline was opened for no unsplit walk: its stages lend nothing");
     pthread_mutex_lock(&p->lock);
     p->step_doors = *d;
     pthread_mutex_unlock(&p->lock);

@@ -1,11 +1,12 @@
-/* A session whose rows hold NaN or infinity ends, and only it. The stage that finds such a row marks it,
- * the mark travels with the row, and the last stage says so before it says the step's result. When that
- * step has landed, the session is ended: what stands in line is finished at once, what is in flight
- * when it lands, and its KV is let go when nothing of it is. All of its blocks are tainted
- * (kvbooks.h); a window block that had slid out before is not, as nothing that it held was in sight.
+/* A session whose rows hold NaN or infinity ends, and only it. The stage that finds such a row
+ * marks it, the mark travels with the row, and the last stage says so before it says the step's
+ * result. When that step has landed, the session is ended: what stands in line is finished at once,
+ * what is in flight when it lands, and its KV is let go when nothing of it is. All of its blocks
+ * are tainted (kvbooks.h); a window block that had slid out before is not, as nothing that it held
+ * was in sight.
  *
- * A draft may be poisoned and then not be what was drawn: its row is void, and so is its mark; the blocks
- * that it stood in are tainted all the same. */
+ * A draft may be poisoned and then not be what was drawn: its row is void, and so is its mark; the
+ * blocks that it stood in are tainted all the same. */
 #include "coordinator/engine/kvbooks.h"
 
 #include "common/log.h"
@@ -22,9 +23,10 @@ status poison_found(pipeline *p, const wire_poisoned *found, errmsg *e)
     session *s = session_of(p, found);
     if (s == NULL || found->position >= p->plan.n_ctx || found->stage >= p->n_stages ||
         found->in_logits > (found->stage + 1 == p->n_stages)) {
-        return errmsg_set(e, ST_PROTOCOL,
-                          "stage %u: NaN in session %u at position %u, by stage %u: there is no such row",
-                          p->n_stages - 1, found->session, found->position, found->stage);
+        return errmsg_set(
+            e, ST_PROTOCOL,
+            "stage %u: NaN in session %u at position %u, by stage %u: there is no such row",
+            p->n_stages - 1, found->session, found->position, found->stage);
     }
     if (!poison_covers(s, found->position)) s->poison = *found;
     s->poisoned = true;
@@ -35,12 +37,13 @@ static void describe(const pipeline *p, session *s)
 {
     const wire_poisoned *x = &s->poison;
     const stage_plan *at = &p->plan.stage[x->stage];
-    errmsg_set(&s->ended, ST_NAN,
-               "session %u was ended: NaN or infinity in the %s at position %u, found by stage %u "
-               "(layers %u-%u); the model file may be damaged, or its values too large for the KV type "
-               "(--kv-type f32)",
-               s->id, x->in_logits != 0 ? "logits" : "hidden state", x->position, x->stage,
-               at->layer_begin, at->layer_end - 1);
+    errmsg_set(
+        &s->ended, ST_NAN,
+        "session %u was ended: NaN or infinity in the %s at position %u, found by stage %u "
+        "(layers %u-%u); the model file may be damaged, or its values too large for the KV type "
+        "(--kv-type f32)",
+        s->id, x->in_logits != 0 ? "logits" : "hidden state", x->position, x->stage,
+        at->layer_begin, at->layer_end - 1);
 }
 
 /* What stands in line, in order; r has just come back and is finished by the caller. */
@@ -65,7 +68,8 @@ static void let_go(session *s)
     errmsg why = {0};
     kvbooks_taint(s, 0);
     s->paused = false;
-    if (kvbooks_truncate(s, 0, &why) != ST_OK) log_warn("session %u keeps its KV: %s", s->id, why.text);
+    if (kvbooks_truncate(s, 0, &why) != ST_OK)
+        log_warn("session %u keeps its KV: %s", s->id, why.text);
 }
 
 bool poison_void(session *s, const flight_part *part)

@@ -7,7 +7,8 @@
 
 status prefix_open(prefix_table *out, kvpool *pool, uint32_t block_tokens, errmsg *e)
 {
-    *out = (prefix_table){.pool = pool, .n_buckets = 1, .block_tokens = block_tokens, .next_serial = 1};
+    *out = (prefix_table){
+        .pool = pool, .n_buckets = 1, .block_tokens = block_tokens, .next_serial = 1};
     while (out->n_buckets < pool->n_blocks && out->n_buckets < 1u << 30) out->n_buckets *= 2;
     out->entry = calloc(pool->n_blocks, sizeof *out->entry);
     out->tokens = calloc((uint64_t)pool->n_blocks * block_tokens, sizeof *out->tokens);

@@ -1,12 +1,13 @@
 /* prefix.h - which KV blocks hold what: sessions that begin with the same tokens share them.
  *
  * A whole block is known by its KV_BLOCK tokens and by the entry of the block before it, so that
- * equal entries mean equal tokens from position 0 on, and by the law equal bits. Entries are compared
- * token by token; the hash only finds them. The table holds one reference to each of its blocks: what
- * it holds alone is let go, least recently used first, when blocks are needed. A block that is in the
- * table is never written: kvbooks.c copies what is shared. Only whole blocks whose rows are done are
- * entered, and only for sessions that asked to share; models with window layers have none (their
- * blocks of the window are released while it slides). One per block, indexed by its id. Lock held. */
+ * equal entries mean equal tokens from position 0 on, and by the law equal bits. Entries are
+ * compared token by token; the hash only finds them. The table holds one reference to each of its
+ * blocks: what it holds alone is let go, least recently used first, when blocks are needed. A block
+ * that is in the table is never written: kvbooks.c copies what is shared. Only whole blocks whose
+ * rows are done are entered, and only for sessions that asked to share; models with window layers
+ * have none (their blocks of the window are released while it slides). One per block, indexed by
+ * its id. Lock held. */
 #ifndef COORDINATOR_PREFIX_H
 #define COORDINATOR_PREFIX_H
 
@@ -15,7 +16,8 @@
 
 #include <stdbool.h>
 
-/* An entry, as those remember it who found or made it: it is there while its block has that serial. */
+/* An entry, as those remember it who found or made it: it is there while its block has that
+ * serial. */
 typedef struct {
     uint32_t block;
     uint64_t serial;  /* 0: none, which stands before a first block */

@@ -5,8 +5,8 @@
  *   new epoch of the boundaries, byte probe -> replay -> steps in flight again -> go on
  *
  * Everything is done a turn at a time, so that the engine goes on answering. A stage that is lost
- * meanwhile starts the barrier again: whoever was told anything since it was quiet is told to be quiet
- * again; a replacement that loads goes on loading. */
+ * meanwhile starts the barrier again: whoever was told anything since it was quiet is told to be
+ * quiet again; a replacement that loads goes on loading. */
 #include "coordinator/engine/engine.h"
 
 #include "common/amount.h"
@@ -19,7 +19,7 @@
 #define PAUSE_FIRST_MS 25u /* before the second replacement within the window; then twice as long */
 #define PAUSE_MAX_MS   3200u
 
-/* --- lost -------------------------------------------------------------------------------------------- */
+/* --- lost ------------------------------------------------------------------------------------- */
 
 /* Losses of stage s within the window, the last included. */
 static uint32_t losses(const pipeline *p, const stage_slot *t)
@@ -40,15 +40,18 @@ static bool would_fail_again(status s)
 static status give_up(pipeline *p, uint32_t s, const errmsg *why, errmsg *e)
 {
     uint32_t n = p->o.restarts;
-    if (n == 0 || (p->phase != PHASE_READY && p->phase != PHASE_RECOVERING) || would_fail_again(why->code))
+    if (n == 0 || (p->phase != PHASE_READY && p->phase != PHASE_RECOVERING) ||
+        would_fail_again(why->code))
         return errmsg_set(e, why->code, "%s", why->text);
     errmsg changed = {0};
     if (gguf_unchanged(p->file, &changed) != ST_OK) {
-        const char *told = strstr(why->text, "changed on disk") != NULL ? "" : "; its model file changed on disk";
+        const char *told =
+            strstr(why->text, "changed on disk") != NULL ? "" : "; its model file changed on disk";
         return errmsg_set(e, why->code, "%s%s", why->text, told);
     }
     if (losses(p, &p->stage[s]) < n) return ST_OK;
-    return errmsg_set(e, ST_STAGE_LOST, "%s; it was replaced %u time%s in %.0f s, as often as --restarts allows",
+    return errmsg_set(e, ST_STAGE_LOST,
+                      "%s; it was replaced %u time%s in %.0f s, as often as --restarts allows",
                       why->text, n, plural(n), p->o.restart_window_ms / 1000.0);
 }
 
@@ -101,7 +104,7 @@ status recover_lost(pipeline *p, uint32_t s, const errmsg *why, errmsg *e)
     return quiesce_others(p, e);
 }
 
-/* --- the way back ------------------------------------------------------------------------------------ */
+/* --- the way back ----------------------------------------------------------------------------- */
 
 static uint64_t pause_ns(const pipeline *p, const stage_slot *t)
 {
@@ -119,11 +122,11 @@ static bool loans_are_back(const pipeline *p)
     return true;
 }
 
-/* A process that holds memory of a GPU has ended only when the driver has buried it, 70 to 290 ms after
- * SIGKILL. A robust futex of its would tell at once, but whoever is started then is ready no sooner: the
- * driver makes a new context when it is done with the old one. Measured on an H200, 9 GB held: context and
- * as much memory again 331 and 375 ms after the kill when started at once, 351 and 363 ms when started at
- * the end, which then came 20 to 30 ms earlier. */
+/* A process that holds memory of a GPU has ended only when the driver has buried it, 70 to 290 ms
+ * after SIGKILL. A robust futex of its would tell at once, but whoever is started then is ready no
+ * sooner: the driver makes a new context when it is done with the old one. Measured on an H200, 9
+ * GB held: context and as much memory again 331 and 375 ms after the kill when started at once, 351
+ * and 363 ms when started at the end, which then came 20 to 30 ms earlier. */
 static status replace(pipeline *p, uint32_t s, errmsg *e)
 {
     stage_slot *t = &p->stage[s];
@@ -178,34 +181,38 @@ static void trace_recovery(const pipeline *p, uint32_t s, uint64_t now)
     const stage_slot *t = &p->stage[s];
     const uint64_t at[] = {t->lost_ns, t->reaped_ns, p->attached_ns, now};
     for (uint32_t i = 0; p->trace != NULL && i < 3; i++)
-        trace_put(trace_engine(p->trace), &(trace_event){.begin_ns = at[i],
-                                                         .end_ns = at[i + 1],
-                                                         .kind = TRACE_LOST + i,
-                                                         .n_rows = i == 2 ? (uint32_t)p->replay.n_rows : 0,
-                                                         .of = s});
+        trace_put(trace_engine(p->trace),
+                  &(trace_event){.begin_ns = at[i],
+                                 .end_ns = at[i + 1],
+                                 .kind = TRACE_LOST + i,
+                                 .n_rows = i == 2 ? (uint32_t)p->replay.n_rows : 0,
+                                 .of = s});
 }
 
 static void record(pipeline *p, uint32_t s, uint64_t now)
 {
     stage_slot *t = &p->stage[s];
-    p->record[p->n_records++ % RECOVERIES_KEPT] = (recovery_record){.stage = s,
-                                                                    .lost_pid = t->lost_pid,
-                                                                    .pid = t->pid,
-                                                                    .noticed_ns = t->lost_ns,
-                                                                    .reaped_ns = t->reaped_ns,
-                                                                    .loaded_ns = t->loaded_ns,
-                                                                    .attached_ns = p->attached_ns,
-                                                                    .resumed_ns = now,
-                                                                    .limit_ns = t->lost_limit_ns,
-                                                                    .replayed_rows = p->replay.n_rows,
-                                                                    .through = p->replay.through,
-                                                                    .why = t->why};
+    p->record[p->n_records++ % RECOVERIES_KEPT] =
+        (recovery_record){.stage = s,
+                          .lost_pid = t->lost_pid,
+                          .pid = t->pid,
+                          .noticed_ns = t->lost_ns,
+                          .reaped_ns = t->reaped_ns,
+                          .loaded_ns = t->loaded_ns,
+                          .attached_ns = p->attached_ns,
+                          .resumed_ns = now,
+                          .limit_ns = t->lost_limit_ns,
+                          .replayed_rows = p->replay.n_rows,
+                          .through = p->replay.through,
+                          .why = t->why};
     trace_recovery(p, s, now);
-    log_warn("%s%s%s; pid %d took its place after %.3f s (end %.3f, start %.3f, %llu row%s again%s %.3f)",
-             p->o.called != NULL ? p->o.called : "", p->o.called != NULL ? ", " : "", t->why.text, t->pid,
-             seconds(t->lost_ns, now), seconds(t->lost_ns, t->reaped_ns),
+    log_warn("%s%s%s; pid %d took its place after %.3f s (end %.3f, start %.3f, %llu row%s again%s "
+             "%.3f)",
+             p->o.called != NULL ? p->o.called : "", p->o.called != NULL ? ", " : "", t->why.text,
+             t->pid, seconds(t->lost_ns, now), seconds(t->lost_ns, t->reaped_ns),
              seconds(t->reaped_ns, p->attached_ns), (unsigned long long)p->replay.n_rows,
-             plural(p->replay.n_rows), p->replay.through ? " through all stages" : "", seconds(p->attached_ns, now));
+             plural(p->replay.n_rows), p->replay.through ? " through all stages" : "",
+             seconds(p->attached_ns, now));
 }
 
 static status resume(pipeline *p, errmsg *e)
@@ -225,8 +232,8 @@ static status resume(pipeline *p, errmsg *e)
 }
 
 /* From tokens through all stages: without journals, unless the first one alone has to know; with
- * window layers also when a survivor is steps ahead: what the steps before those see has been let go
- * of there. */
+ * window layers also when a survivor is steps ahead: what the steps before those see has been let
+ * go of there. */
 static bool must_go_through(const pipeline *p)
 {
     bool windows = p->n_pools > KV_CLASS_WINDOW;
@@ -253,7 +260,7 @@ status recover_turn(pipeline *p, errmsg *e)
     return done ? resume(p, e) : ST_OK;
 }
 
-/* --- what stages say --------------------------------------------------------------------------------- */
+/* --- what stages say -------------------------------------------------------------------------- */
 
 bool recover_message(pipeline *p, uint32_t s, const void *frame)
 {

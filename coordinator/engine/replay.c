@@ -2,13 +2,14 @@
  * that a stage takes like the chunks of a prompt. The blocks are those that the branch has, so that
  * what was shared is shared again.
  *
- * A prefix that an earlier branch has written whole is left out. Not with window layers: their blocks
- * have been let go of behind the window, so the branch walks through a ring of the ones it still has
- * and of free ones, and ends with every block where it was.
+ * A prefix that an earlier branch has written whole is left out. Not with window layers: their
+ * blocks have been let go of behind the window, so the branch walks through a ring of the ones it
+ * still has and of free ones, and ends with every block where it was.
  *
- * A stage that replays alone reads its input from its journal, where rows are those of the last step
- * that wrote them; with a step in flight behind that, they need not be those of the mirror any more.
- * Nothing in flight reads them then (sessions that truncate, fork or end are quiet), but for copies.
+ * A stage that replays alone reads its input from its journal, where rows are those of the last
+ * step that wrote them; with a step in flight behind that, they need not be those of the mirror any
+ * more. Nothing in flight reads them then (sessions that truncate, fork or end are quiet), but for
+ * copies.
  *
  * A few messages are under way at a time: an answer makes room for the next. */
 #include "coordinator/engine/engine.h"
@@ -55,7 +56,11 @@ static bool copies_in_flight(const pipeline *p)
 void replay_begin(pipeline *p, bool through)
 {
     replay *r = &p->replay;
-    *r = (replay){.begun = true, .through = through, .may_be_overwritten = !copies_in_flight(p), .whole = r->whole, .ring = r->ring,
+    *r = (replay){.begun = true,
+                  .through = through,
+                  .may_be_overwritten = !copies_in_flight(p),
+                  .whole = r->whole,
+                  .ring = r->ring,
                   .users = r->users};
     memset(r->whole, 0, p->plan.n_blocks[KV_CLASS_GLOBAL] * sizeof *r->whole);
     for (uint32_t s = 0; s < p->n_stages; s++) {
@@ -64,7 +69,7 @@ void replay_begin(pipeline *p, bool through)
     }
 }
 
-/* --- a branch ---------------------------------------------------------------------------------------- */
+/* --- a branch --------------------------------------------------------------------------------- */
 
 /* The message being put together. */
 typedef struct {
@@ -91,8 +96,8 @@ static bool put(draft *d, kv_op_kind kind, kv_class class, uint32_t a, uint32_t 
     return true;
 }
 
-/* Window block of entry i: ring[i % n_ring]. Its own where it has one, free ones elsewhere: a session
- * may come to hold as many as its ring has (kvbooks.h), so they are there. */
+/* Window block of entry i: ring[i % n_ring]. Its own where it has one, free ones elsewhere: a
+ * session may come to hold as many as its ring has (kvbooks.h), so they are there. */
 static void make_ring(pipeline *p, const mirror_table *t)
 {
     replay *r = &p->replay;
@@ -123,7 +128,8 @@ static void begin_branch(pipeline *p, const mirror_branch *b)
         make_ring(p, &b->table[KV_CLASS_WINDOW]);
         return;
     }
-    while (r->position < r->end && r->whole[t->block[r->position / KV_BLOCK]]) r->position += KV_BLOCK;
+    while (r->position < r->end && r->whole[t->block[r->position / KV_BLOCK]])
+        r->position += KV_BLOCK;
     if (r->position > r->end) r->position = r->end;
 }
 
@@ -149,8 +155,8 @@ static bool extend_all(draft *d, uint32_t n_positions)
     return true;
 }
 
-/* What the tables have beyond the rows (blocks of a prompt that is still to come), and what they have
- * let go of. */
+/* What the tables have beyond the rows (blocks of a prompt that is still to come), and what they
+ * have let go of. */
 static bool finish_tables(draft *d)
 {
     replay *r = &d->p->replay;
@@ -228,7 +234,7 @@ static uint64_t make_body(pipeline *p)
     return wire_step_bytes(step) - sizeof(wire_header);
 }
 
-/* --- messages and answers ---------------------------------------------------------------------------- */
+/* --- messages and answers --------------------------------------------------------------------- */
 
 static bool is_target(const pipeline *p, uint32_t s)
 {
@@ -255,7 +261,8 @@ status replay_turn(pipeline *p, bool *done, errmsg *e)
         uint64_t bytes = make_body(p);
         r->n_sent++;
         for (uint32_t s = 0; s < p->n_stages; s++)
-            if (is_target(p, s)) TRY(launch_send(p, s, WIRE_REPLAY, p->mirror.seq, p->frame, bytes, e));
+            if (is_target(p, s))
+                TRY(launch_send(p, s, WIRE_REPLAY, p->mirror.seq, p->frame, bytes, e));
     }
     *done = r->over && least_answered(p) == r->n_sent;
     return ST_OK;
@@ -264,7 +271,8 @@ status replay_turn(pipeline *p, bool *done, errmsg *e)
 bool replay_answer(pipeline *p, uint32_t s, const wire_replayed *r)
 {
     stage_slot *t = &p->stage[s];
-    if (!p->replay.begun || !is_target(p, s) || r->n != t->n_replayed + 1 || r->n > p->replay.n_sent)
+    if (!p->replay.begun || !is_target(p, s) || r->n != t->n_replayed + 1 ||
+        r->n > p->replay.n_sent)
         return false;
     t->n_replayed++;
     if (r->missing != 0) p->replay.missing = true;

@@ -107,7 +107,8 @@ static const char *stage_word(const pipeline *p, uint32_t s, uint32_t state)
     return gone ? "lost" : stage_state_word(state);
 }
 
-/* Of the CUDA device that the stage was placed on, which it looked for by this name; NULL: another. */
+/* Of the CUDA device that the stage was placed on, which it looked for by this name; NULL:
+ * another. */
 static const char *uuid_of(const pipeline *p, uint32_t s)
 {
     const device_door *d = &p->plan.stage[s].device;
@@ -121,15 +122,17 @@ static json_t *stage_json(const pipeline *p, uint32_t s)
     report_stage(p, s, &t);
     double since_ns = (double)(now_ns() - slot_of(p, s)->first_start_ns);
     double busy = since_ns > 0 ? (double)t.busy_ns / since_ns : 0;
-    return json_pack("{s:i, s:i, s:s, s:s?, s:s, s:i, s:[i,i], s:i, s:o, s:I, s:I, s:I, s:f, s:f, s:I, s:I, s:I, "
+    return json_pack("{s:i, s:i, s:s, s:s?, s:s, s:i, s:[i,i], s:i, s:o, s:I, s:I, s:I, s:f, s:f, "
+                     "s:I, s:I, s:I, "
                      "s:I, s:I}",
-                     "stage", (int)s, "pid", t.pid, "device", t.device, "uuid", uuid_of(p, s), "state",
-                     stage_word(p, s, t.state), "epoch", (int)t.epoch,
-                     "layers", (int)p->plan.stage[s].layer_begin, (int)p->plan.stage[s].layer_end,
-                     "restarts", (int)t.epoch - 1, "last_fault", text_json(t.last_fault),
-                     "bad_messages", (json_int_t)t.n_bad_messages, "steps", (json_int_t)t.n_steps, "rows",
+                     "stage", (int)s, "pid", t.pid, "device", t.device, "uuid", uuid_of(p, s),
+                     "state", stage_word(p, s, t.state), "epoch", (int)t.epoch, "layers",
+                     (int)p->plan.stage[s].layer_begin, (int)p->plan.stage[s].layer_end, "restarts",
+                     (int)t.epoch - 1, "last_fault", text_json(t.last_fault), "bad_messages",
+                     (json_int_t)t.n_bad_messages, "steps", (json_int_t)t.n_steps, "rows",
                      (json_int_t)t.n_rows, "busy", busy, "idle", 1 - busy, "overlaps",
-                     (json_int_t)t.n_overlaps, "unsplit_steps", (json_int_t)t.n_unsplit, "weights_bytes", (json_int_t)t.weights_bytes, "kv_bytes",
+                     (json_int_t)t.n_overlaps, "unsplit_steps", (json_int_t)t.n_unsplit,
+                     "weights_bytes", (json_int_t)t.weights_bytes, "kv_bytes",
                      (json_int_t)t.kv_bytes, "scratch_bytes", (json_int_t)t.scratch_bytes);
 }
 
@@ -139,9 +142,9 @@ static json_t *boundary_json(const pipeline *p, uint32_t s)
     stage_snapshot tx, rx;
     report_stage(p, s, &tx);
     report_stage(p, to, &rx); /* its receiver's word */
-    return json_pack("{s:i, s:i, s:s, s:s, s:I, s:I, s:[I,I]}", "from", (int)s, "to", (int)to, "transport",
-                     rx.transport, "signal", rx.signal, "rows", (json_int_t)tx.tx_rows, "bytes",
-                     (json_int_t)tx.tx_bytes, "crossings", (json_int_t)tx.tx_crossings[0],
+    return json_pack("{s:i, s:i, s:s, s:s, s:I, s:I, s:[I,I]}", "from", (int)s, "to", (int)to,
+                     "transport", rx.transport, "signal", rx.signal, "rows", (json_int_t)tx.tx_rows,
+                     "bytes", (json_int_t)tx.tx_bytes, "crossings", (json_int_t)tx.tx_crossings[0],
                      (json_int_t)tx.tx_crossings[1]);
 }
 
@@ -161,17 +164,19 @@ char *report_json(const pipeline *p)
     json_t *stages = json_array(), *boundaries = json_array();
     uint32_t n = p->plan.cuts.n_stages, n_boundaries = n == 1 ? 0 : p->plan.one_process ? n - 1 : n;
     for (uint32_t s = 0; s < n; s++) json_array_append_new(stages, stage_json(p, s));
-    for (uint32_t s = 0; s < n_boundaries; s++) json_array_append_new(boundaries, boundary_json(p, s));
+    for (uint32_t s = 0; s < n_boundaries; s++)
+        json_array_append_new(boundaries, boundary_json(p, s));
     json_t *root = json_pack(
-        "{s:i, s:s, s:s, s:i, s:i, s:o, s:o, s:i, s:i, s:i, s:i, s:I, s:I, s:I, s:o, s:i, s:b, s:b}", "pid",
-        (int)getpid(), "model", p->o.model_path, "state", phase_word(p->phase), "n_stages",
-        (int)n, "boundary_epoch", (int)p->edge_epoch, "stages", stages, "boundaries",
-        boundaries, "sessions", (int)p->n_sessions, "kv_blocks_used",
-        (int)p->pool[KV_CLASS_GLOBAL].n_used, "kv_blocks", (int)p->pool[KV_CLASS_GLOBAL].n_blocks,
-        "kv_blocks_cached", (int)p->prefixes.n_entries, "pauses", (json_int_t)p->n_pauses,
-        "shared_rows", (json_int_t)p->n_shared_rows, "poisoned", (json_int_t)p->n_poisoned, "journal", journal_json(p), "steps_in_flight",
-        (int)p->n_flights, "sharded", (int)!p->plan.gathered, "one_process",
-        (int)p->plan.one_process);
+        "{s:i, s:s, s:s, s:i, s:i, s:o, s:o, s:i, s:i, s:i, s:i, s:I, s:I, s:I, s:o, s:i, s:b, "
+        "s:b}",
+        "pid", (int)getpid(), "model", p->o.model_path, "state", phase_word(p->phase), "n_stages",
+        (int)n, "boundary_epoch", (int)p->edge_epoch, "stages", stages, "boundaries", boundaries,
+        "sessions", (int)p->n_sessions, "kv_blocks_used", (int)p->pool[KV_CLASS_GLOBAL].n_used,
+        "kv_blocks", (int)p->pool[KV_CLASS_GLOBAL].n_blocks, "kv_blocks_cached",
+        (int)p->prefixes.n_entries, "pauses", (json_int_t)p->n_pauses, "shared_rows",
+        (json_int_t)p->n_shared_rows, "poisoned", (json_int_t)p->n_poisoned, "journal",
+        journal_json(p), "steps_in_flight", (int)p->n_flights, "sharded", (int)!p->plan.gathered,
+        "one_process", (int)p->plan.one_process);
     if (root != NULL && p->o.called != NULL)
         json_object_set_new(root, "called", json_string_nocheck(p->o.called));
     if (root != NULL && p->failure.code != ST_OK)

@@ -1,5 +1,6 @@
-/* Results in: everything that a stage says of a step is looked at before any of it is taken. What was
- * drawn goes to its request; a step whose rows are all back has landed, and its requests go on or end. */
+/* Results in: everything that a stage says of a step is looked at before any of it is taken. What
+ * was drawn goes to its request; a step whose rows are all back has landed, and its requests go on
+ * or end. */
 #include "coordinator/engine/engine.h"
 
 #include "common/clock.h"
@@ -13,10 +14,11 @@ static status check_result(const pipeline *p, const flight *f, const session *s,
 {
     uint32_t last = p->n_stages - 1;
     if (commit != f->seq) {
-        return errmsg_set(e, ST_PROTOCOL,
-                          "stage %u: step %llu reported done, the result of session %u after position "
-                          "%llu is not its",
-                          last, (unsigned long long)f->seq, s->id, (unsigned long long)position);
+        return errmsg_set(
+            e, ST_PROTOCOL,
+            "stage %u: step %llu reported done, the result of session %u after position "
+            "%llu is not its",
+            last, (unsigned long long)f->seq, s->id, (unsigned long long)position);
     }
     if (row_status == ST_OK || (row_status == ST_NAN && poison_covers(s, position))) return ST_OK;
     return errmsg_set(e, ST_PROTOCOL, "stage %u: a result of session %u has status %u", last, s->id,
@@ -26,7 +28,8 @@ static status check_result(const pipeline *p, const flight *f, const session *s,
 static status check_token(const pipeline *p, const session *s, uint32_t token, errmsg *e)
 {
     if (token < p->results.n_vocab) return ST_OK;
-    return errmsg_set(e, ST_PROTOCOL, "stage %u: token %u of session %u is not in the vocabulary of %u",
+    return errmsg_set(e, ST_PROTOCOL,
+                      "stage %u: token %u of session %u is not in the vocabulary of %u",
                       p->n_stages - 1, token, s->id, p->results.n_vocab);
 }
 
@@ -169,7 +172,8 @@ static void mirror_flight(pipeline *p, const flight *f)
         const generation *g = part->r->generation;
         const uint32_t *drawn = g->tokens + (g->n_drawn - part->n_drawn);
         for (uint32_t i = 1; i < part->n_drawn; i++)
-            mirror_row(&p->mirror, part->r->session->branch, (uint32_t)part->first + i, drawn[i - 1]);
+            mirror_row(&p->mirror, part->r->session->branch, (uint32_t)part->first + i,
+                       drawn[i - 1]);
     }
 }
 
@@ -183,19 +187,20 @@ static uint64_t last_position(const flight *f, const flight_part *part)
 static void trace_step(const pipeline *p, const flight *f)
 {
     if (p->trace == NULL) return;
-    trace_put(trace_engine(p->trace),
-              &(trace_event){.begin_ns = f->issued_ns,
-                             .end_ns = now_ns(),
-                             .seq = f->seq,
-                             .kind = TRACE_STEP,
-                             .n_rows = f->n_rows,
-                             .round = f->rounds,
-                             .group = f->n_groups,
-                             .of = f->prime ? TRACE_PROMPT : f->verify ? TRACE_VERIFY : TRACE_DECODE});
+    trace_put(trace_engine(p->trace), &(trace_event){.begin_ns = f->issued_ns,
+                                                     .end_ns = now_ns(),
+                                                     .seq = f->seq,
+                                                     .kind = TRACE_STEP,
+                                                     .n_rows = f->n_rows,
+                                                     .round = f->rounds,
+                                                     .group = f->n_groups,
+                                                     .of = f->prime    ? TRACE_PROMPT
+                                                           : f->verify ? TRACE_VERIFY
+                                                                       : TRACE_DECODE});
 }
 
-/* What a round takes while the step runs: what was before it in the pipe, the chunks of a prompt, is not
- * its own. Of one round there is only a bound. */
+/* What a round takes while the step runs: what was before it in the pipe, the chunks of a prompt,
+ * is not its own. Of one round there is only a bound. */
 static void measure_round(pipeline *p, const flight *f)
 {
     uint64_t now = now_ns();

@@ -40,9 +40,11 @@ static status check_base(const char *base, errmsg *e)
 {
     struct stat st;
     if (mkdir(base, 0700) != 0 && errno != EEXIST)
-        return errmsg_set(e, ST_RESOURCES, "cannot make run directory %s: %s (--run-dir)", base, strerror(errno));
+        return errmsg_set(e, ST_RESOURCES, "cannot make run directory %s: %s (--run-dir)", base,
+                          strerror(errno));
     if (lstat(base, &st) != 0)
-        return errmsg_set(e, ST_RESOURCES, "run directory %s: %s (--run-dir)", base, strerror(errno));
+        return errmsg_set(e, ST_RESOURCES, "run directory %s: %s (--run-dir)", base,
+                          strerror(errno));
     if (!S_ISDIR(st.st_mode)) {
         return errmsg_set(e, ST_RESOURCES, "run directory %s is not a directory (--run-dir)", base);
     }
@@ -53,10 +55,11 @@ static status check_base(const char *base, errmsg *e)
                           base, (unsigned)st.st_uid, (unsigned)getuid());
     }
     if ((st.st_mode & 022) != 0) {
-        return errmsg_set(e, ST_RESOURCES,
-                          "run directory %s may be written by others (mode %04o): chmod go-w it, or "
-                          "name another with --run-dir",
-                          base, (unsigned)(st.st_mode & 07777));
+        return errmsg_set(
+            e, ST_RESOURCES,
+            "run directory %s may be written by others (mode %04o): chmod go-w it, or "
+            "name another with --run-dir",
+            base, (unsigned)(st.st_mode & 07777));
     }
     return ST_OK;
 }
@@ -128,11 +131,14 @@ static status make_locked(rundir *r, const char *fresh, errmsg *e)
 {
     char lock[RUNDIR_PATH_MAX + 16];
     if (mkdir(fresh, 0700) != 0)
-        return errmsg_set(e, ST_RESOURCES, "cannot make %s: %s (--run-dir)", fresh, strerror(errno));
+        return errmsg_set(e, ST_RESOURCES, "cannot make %s: %s (--run-dir)", fresh,
+                          strerror(errno));
     snprintf(lock, sizeof lock, "%s/lock", fresh);
     r->lock_fd = open(lock, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
-    if (r->lock_fd < 0 || flock(r->lock_fd, LOCK_EX | LOCK_NB) != 0 || rename(fresh, r->path) != 0) {
-        status s = errmsg_set(e, ST_RESOURCES, "cannot lock %s: %s (--run-dir)", lock, strerror(errno));
+    if (r->lock_fd < 0 || flock(r->lock_fd, LOCK_EX | LOCK_NB) != 0 ||
+        rename(fresh, r->path) != 0) {
+        status s =
+            errmsg_set(e, ST_RESOURCES, "cannot lock %s: %s (--run-dir)", lock, strerror(errno));
         if (r->lock_fd >= 0) close(r->lock_fd);
         r->lock_fd = -1;
         remove_dir(fresh);
@@ -162,8 +168,8 @@ status rundir_keep(rundir *r, bool *anew, errmsg *e)
     char base[RUNDIR_PATH_MAX + 1], lock[RUNDIR_PATH_MAX + 16];
     struct stat held, there;
     snprintf(lock, sizeof lock, "%s/lock", r->path);
-    *anew = fstat(r->lock_fd, &held) != 0 || stat(lock, &there) != 0 || held.st_dev != there.st_dev ||
-            held.st_ino != there.st_ino;
+    *anew = fstat(r->lock_fd, &held) != 0 || stat(lock, &there) != 0 ||
+            held.st_dev != there.st_dev || held.st_ino != there.st_ino;
     if (!*anew) return ST_OK;
     memcpy(base, r->path, sizeof base);
     char *name = strrchr(base, '/');

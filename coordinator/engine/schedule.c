@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* --- the list of sessions ---------------------------------------------------------------------------- */
+/* --- the list of sessions --------------------------------------------------------------------- */
 
 void schedule_ready(pipeline *p, session *s)
 {
@@ -109,7 +109,7 @@ status schedule_prepare(pipeline *p, errmsg *e)
     return ST_OK;
 }
 
-/* --- out --------------------------------------------------------------------------------------------- */
+/* --- out -------------------------------------------------------------------------------------- */
 
 static flight *free_flight(pipeline *p)
 {
@@ -162,7 +162,8 @@ static uint32_t put_sampler(draft *d, const session *s)
 }
 
 /* What row i of the request of part part_i is to give. */
-static void want_results(pipeline *p, flight *f, uint32_t part_i, uint64_t i, draft *d, wire_row *row)
+static void want_results(pipeline *p, flight *f, uint32_t part_i, uint64_t i, draft *d,
+                         wire_row *row)
 {
     const request *r = f->part[part_i].r;
     bool sample = r->want_sample && i + 1 == r->n_tokens;
@@ -197,7 +198,8 @@ static uint32_t put_drafts(const flight_part *part, draft *d, uint32_t n)
     const session *s = part->r->session;
     uint32_t sampler_i = put_sampler(d, s);
     for (uint32_t k = 0; k < part->n_rows; k++, n++) {
-        d->rows[n] = row_of(s, s->steps + k, part->first + k, k == 0 ? g->input : g->guesses.token[k - 1]);
+        d->rows[n] =
+            row_of(s, s->steps + k, part->first + k, k == 0 ? g->input : g->guesses.token[k - 1]);
         d->rows[n].flags |= ROW_SAMPLE;
         d->rows[n].sampler_i = sampler_i;
     }
@@ -277,7 +279,8 @@ bool schedule_goes_ahead(const pipeline *p)
         const device_door d = p->plan.stage[s].device;
         if (p->stage[s].met.ahead == 0) return false;
         for (uint32_t t = 0; d.kind == DEVICE_CUDA && t < s; t++)
-            if (p->plan.stage[t].device.kind == DEVICE_CUDA && p->plan.stage[t].device.index == d.index)
+            if (p->plan.stage[t].device.kind == DEVICE_CUDA &&
+                p->plan.stage[t].device.index == d.index)
                 return false;
     }
     return p->n_stages > 1;
@@ -403,7 +406,7 @@ void schedule_withdraw(pipeline *p, generation *g)
     schedule_finish(p, &g->r);
 }
 
-/* --- the end ----------------------------------------------------------------------------------------- */
+/* --- the end ---------------------------------------------------------------------------------- */
 
 void schedule_end_all(pipeline *p)
 {
@@ -414,7 +417,8 @@ void schedule_end_all(pipeline *p)
             request *r = f->part[k].r;
             if (r == NULL || --r->n_steps > 0) continue;
             if (r->session->first == r && r->generation != NULL) schedule_remove_first(r->session);
-            if (r->generation != NULL || r->why.code != ST_OK || r->n_issued == r->n_tokens) schedule_finish(p, r);
+            if (r->generation != NULL || r->why.code != ST_OK || r->n_issued == r->n_tokens)
+                schedule_finish(p, r);
         }
         f->seq = 0;
     }

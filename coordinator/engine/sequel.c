@@ -1,9 +1,11 @@
-/* A free-running step that goes on where another ends: it is issued while that one runs, its rows are
- * that one's rows, with the tokens that they will have drawn, and no stage is idle between the two.
+/* A free-running step that goes on where another ends: it is issued while that one runs, its rows
+ * are that one's rows, with the tokens that they will have drawn, and no stage is idle between the
+ * two.
  *
- * So it is for the same generations, in the same groups, for as long as nobody else wants anything: who
- * would join, or leave, or has a prompt, lets the last such step come to its end. A generation that ends
- * in the step before, or is ended, has a dead row in the sequel, which belongs to nobody any more. */
+ * So it is for the same generations, in the same groups, for as long as nobody else wants anything:
+ * who would join, or leave, or has a prompt, lets the last such step come to its end. A generation
+ * that ends in the step before, or is ended, has a dead row in the sequel, which belongs to nobody
+ * any more. */
 #include "coordinator/engine/engine.h"
 
 #include <string.h>
@@ -58,9 +60,11 @@ bool sequel_choose(pipeline *p, flight *f, uint32_t rounds)
 {
     flight *k = last_free_running(p);
     if (p->n_stages == 1 || k == NULL || k->after != NULL || k->goes_on || k->unsplit) return false;
-    if (k->rounds == 1) return false; /* its results may lie with the last stage until that has more to do */
+    if (k->rounds == 1)
+        return false; /* its results may lie with the last stage until that has more to do */
     if (k->seq + 1 != p->next_seq || p->n_kv_ops > WIRE_KV_OPS_MAX / 2) return false;
-    if (p->ready_first != NULL || p->waiting != NULL || k->overlap != p->step_doors.overlap) return false;
+    if (p->ready_first != NULL || p->waiting != NULL || k->overlap != p->step_doors.overlap)
+        return false;
     if (k->ahead != p->step_doors.ahead) return false;
     if (verify_wants(p, k)) return false;
     follow(k, f, rounds);

@@ -28,7 +28,7 @@ status session_check(const session *s, errmsg *e)
     return st;
 }
 
-/* --- open, fork, truncate, drop ---------------------------------------------------------------------- */
+/* --- open, fork, truncate, drop --------------------------------------------------------------- */
 
 /* A caller that waits for a free session; on its stack. */
 typedef struct opening {
@@ -59,7 +59,8 @@ static status wait_for_session(pipeline *p, int32_t priority, errmsg *e)
     opening o = {.next = p->openings, .priority = priority, .ticket = ++p->n_tickets};
     status s;
     p->openings = &o;
-    while ((s = session_serves(p, e)) == ST_OK && (free_branch(p) == p->plan.n_sessions || !is_next(p, &o)))
+    while ((s = session_serves(p, e)) == ST_OK &&
+           (free_branch(p) == p->plan.n_sessions || !is_next(p, &o)))
         pthread_cond_wait(&p->changed, &p->lock);
     opening **at = &p->openings;
     while (*at != &o) at = &(*at)->next;
@@ -197,7 +198,7 @@ uint64_t session_position(const session *s)
     return n;
 }
 
-/* --- rows -------------------------------------------------------------------------------------------- */
+/* --- rows ------------------------------------------------------------------------------------- */
 
 static status check_tokens(const pipeline *p, const uint32_t *tokens, uint64_t n, errmsg *e)
 {
@@ -244,7 +245,8 @@ static status wait_done(pipeline *p, request *r, errmsg *e)
     pthread_cond_destroy(&r->done);
     if (r->n_done == r->n_tokens) return ST_OK;
     if (r->why.code != ST_OK) return errmsg_set(e, r->why.code, "%s", r->why.text);
-    return session_serves(p, e) != ST_OK ? p->failure.code : errmsg_set(e, ST_CLOSED, "the request was ended");
+    return session_serves(p, e) != ST_OK ? p->failure.code
+                                         : errmsg_set(e, ST_CLOSED, "the request was ended");
 }
 
 static status run_request(session *s, request *r, uint32_t *next, errmsg *e)
@@ -280,7 +282,7 @@ status session_step(session *s, uint32_t token, float *logits, uint32_t *next, e
     return run_request(s, &r, next, e);
 }
 
-/* --- truncate ---------------------------------------------------------------------------------------- */
+/* --- truncate --------------------------------------------------------------------------------- */
 
 static status cut(session *s, uint64_t n, errmsg *e)
 {
@@ -318,7 +320,7 @@ status session_truncate(session *s, uint64_t n, errmsg *e)
     return st;
 }
 
-/* --- deferred ---------------------------------------------------------------------------------------- */
+/* --- deferred --------------------------------------------------------------------------------- */
 
 status session_step_deferred(session *s, uint32_t token, pending **out, errmsg *e)
 {
@@ -333,8 +335,8 @@ status session_step_deferred(session *s, uint32_t token, pending **out, errmsg *
     status st = ST_OK;
     /* One row stays free for steps that are waited for. */
     if (p->n_deferred + 1 >= p->plan.n_readback || p->n_free_readback <= 1) {
-        st = errmsg_set(e, ST_RESOURCES, "%u deferred steps are in flight: wait for one or drop one",
-                        p->n_deferred);
+        st = errmsg_set(e, ST_RESOURCES,
+                        "%u deferred steps are in flight: wait for one or drop one", p->n_deferred);
     }
     if (st == ST_OK) st = submit(s, &w->r, e);
     if (st == ST_OK) {

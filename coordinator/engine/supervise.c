@@ -2,9 +2,10 @@
  * in the run block that stand still). The third, our own death, the stages notice.
  *
  * A stage that waits on an empty or full boundary is not at fault: it reports `starved`, and its
- * progress is not held against it. A stage that stands outside a wait with work in hand is. How long
- * it may stand grows with the largest piece of work between two signs of progress (one layer of the
- * rows in flight, at one arithmetic operation a nanosecond: slow hardware, not a hung one). */
+ * progress is not held against it. A stage that stands outside a wait with work in hand is. How
+ * long it may stand grows with the largest piece of work between two signs of progress (one layer
+ * of the rows in flight, at one arithmetic operation a nanosecond: slow hardware, not a hung
+ * one). */
 #include "coordinator/engine/engine.h"
 
 #include "common/clock.h"
@@ -65,7 +66,8 @@ static status lost(pipeline *p, uint32_t s, errmsg *e)
     errmsg changed = {0};
     /* A file cut short under a mapping is a SIGBUS there. */
     const char *hint = "";
-    if (!t->hello && WIFEXITED(w)) hint = "; it had said nothing: is it a stage program? (--stage-program)";
+    if (!t->hello && WIFEXITED(w))
+        hint = "; it had said nothing: is it a stage program? (--stage-program)";
     if (gguf_unchanged(p->file, &changed) != ST_OK) hint = "; its model file changed on disk";
     return errmsg_set(e, ST_STAGE_LOST, "stage %u (pid %d, layers %u-%u) was lost %s: %s%s", s,
                       t->pid, p->plan.stage[s].layer_begin,
@@ -73,7 +75,8 @@ static status lost(pipeline *p, uint32_t s, errmsg *e)
 }
 
 /* Time that a watched word has stood still, bounded by what we ourselves were awake for. */
-static uint64_t stood_still(uint64_t now_value, uint64_t *seen, uint64_t *still_ns, uint64_t elapsed_ns)
+static uint64_t stood_still(uint64_t now_value, uint64_t *seen, uint64_t *still_ns,
+                            uint64_t elapsed_ns)
 {
     if (now_value != *seen)
         *still_ns = 0;
@@ -117,21 +120,22 @@ static bool has_work(const pipeline *p, uint32_t s, const stage_words *w)
 }
 
 /* One line about stage s that stands still. */
-static status standing(pipeline *p, uint32_t s, const char *what, uint64_t still_ns, uint64_t limit_ns,
-                       const char *flag, errmsg *e)
+static status standing(pipeline *p, uint32_t s, const char *what, uint64_t still_ns,
+                       uint64_t limit_ns, const char *flag, errmsg *e)
 {
     stage_slot *t = &p->stage[s];
     t->broken_limit_ns = limit_ns;
     int stop = child_stopped_by(&t->process);
     char stopped[48] = "";
-    if (stop != 0) snprintf(stopped, sizeof stopped, "; it is stopped by SIG%s", sigabbrev_np(stop));
-    return errmsg_set(e, ST_STAGE_LOST,
-                      "stage %u (pid %d, layers %u-%u) %s for %.1f s %s, %.1f s after its start (limit "
-                      "%.1f s, %s)%s",
-                      s, t->pid, p->plan.stage[s].layer_begin,
-                      last_layer(p, s), what, (double)still_ns / NS_PER_S,
-                      phase_words(p, s), (double)(now_ns() - t->start_ns) / NS_PER_S,
-                      (double)limit_ns / NS_PER_S, flag, stopped);
+    if (stop != 0)
+        snprintf(stopped, sizeof stopped, "; it is stopped by SIG%s", sigabbrev_np(stop));
+    return errmsg_set(
+        e, ST_STAGE_LOST,
+        "stage %u (pid %d, layers %u-%u) %s for %.1f s %s, %.1f s after its start (limit "
+        "%.1f s, %s)%s",
+        s, t->pid, p->plan.stage[s].layer_begin, last_layer(p, s), what,
+        (double)still_ns / NS_PER_S, phase_words(p, s), (double)(now_ns() - t->start_ns) / NS_PER_S,
+        (double)limit_ns / NS_PER_S, flag, stopped);
 }
 
 static status moving(pipeline *p, uint32_t s, uint64_t elapsed_ns, errmsg *e)

@@ -1,16 +1,18 @@
 /* Speculation: a generation applies the token that was drawn and, in the same step, tokens that may
- * follow it. Each row draws by its own position's random number, exactly as it would alone, and what
- * was drawn before the first wrong draft is what plain decode draws; the rest is truncated. So this
- * file decides about time alone, by what it measures:
+ * follow it. Each row draws by its own position's random number, exactly as it would alone, and
+ * what was drawn before the first wrong draft is what plain decode draws; the rest is truncated. So
+ * this file decides about time alone, by what it measures:
  *
  * hit   per generation, the share of drafted tokens that were drawn: guesses.h.
  * cost  of plain rounds and of verifying steps by their rows, and what speculation gave and took so
  *       far: worth.h, which chooses among the depths n_draft, its half, its quarter and so on.
  *
- * Drafts that cost time of their own are asked for when a step with them is worth it, and generations
- * wait for them; beside plain rounds they are asked for as far as the account pays for it.
+ * Drafts that cost time of their own are asked for when a step with them is worth it, and
+ * generations wait for them; beside plain rounds they are asked for as far as the account pays for
+ * it.
  *
- * Steps beside prompts or other sessions' single steps are not measured: their time is not their own. */
+ * Steps beside prompts or other sessions' single steps are not measured: their time is not their
+ * own. */
 #include "coordinator/engine/engine.h"
 
 #include "common/clock.h"
@@ -29,7 +31,7 @@ static uint32_t least(uint64_t a, uint64_t b)
     return (uint32_t)(a < b ? a : b);
 }
 
-/* --- drafts ------------------------------------------------------------------------------------------ */
+/* --- drafts ----------------------------------------------------------------------------------- */
 
 static generation *ready_generation(const session *s)
 {
@@ -68,7 +70,7 @@ static uint32_t drafts_of(const generation *g, uint32_t depth, uint64_t now)
     return x->hit < HIT_MIN ? 0 : least(n, depth);
 }
 
-/* --- what a step would give -------------------------------------------------------------------------- */
+/* --- what a step would give ------------------------------------------------------------------- */
 
 /* Tokens that a row and its drafts are expected to give. */
 static double tokens_of(const generation *g, uint32_t n_drafts)
@@ -177,7 +179,7 @@ static uint32_t best_depth(pipeline *p, const candidates *c)
     return best == WORTH_NONE ? 0 : depth[best];
 }
 
-/* --- choice ------------------------------------------------------------------------------------------ */
+/* --- choice ----------------------------------------------------------------------------------- */
 
 /* Drafts that cost, for a step of this depth. */
 static void seek(pipeline *p, const candidates *c, uint32_t depth)
@@ -209,7 +211,8 @@ static void try_out(pipeline *p, const candidates *c)
     }
 }
 
-/* Of the ready ones, those that wait for their drafts; one that waited too long is not asked again. */
+/* Of the ready ones, those that wait for their drafts; one that waited too long is not asked
+ * again. */
 static uint32_t n_waiting(pipeline *p, const candidates *c)
 {
     uint32_t n = 0;
@@ -227,7 +230,8 @@ static void take(pipeline *p, flight *f, const candidates *c, uint32_t depth)
 {
     for (session *s = p->ready_first; s != NULL; s = s->ready_next) {
         generation *g = ready_generation(s);
-        if (f->n_parts == c->share || f->n_parts == p->parts_max || f->n_rows == p->plan.rows_max) break;
+        if (f->n_parts == c->share || f->n_parts == p->parts_max || f->n_rows == p->plan.rows_max)
+            break;
         if (g == NULL || guesses_soon(&g->guesses, g->n_drawn, c->now)) continue;
         uint32_t n_drafts = guesses_here(&g->guesses, g->n_drawn) ? drafts_of(g, depth, c->now) : 0;
         uint32_t n = batch_reserve(s, least(1 + n_drafts, p->plan.rows_max - f->n_rows));
@@ -254,7 +258,8 @@ void verify_begin(generation *g)
                           .wake = wake,
                           .wake_ctx = p};
     p->verify.n_dry = 0;
-    (void)guesses_sit(&g->guesses, d, &t, &p->verify.record); /* without a seat it goes on plainly */
+    (void)guesses_sit(&g->guesses, d, &t,
+                      &p->verify.record); /* without a seat it goes on plainly */
 }
 
 static bool nothing_else_flies(const pipeline *p)
@@ -317,7 +322,7 @@ bool verify_wants(pipeline *p, const flight *f)
     return false;
 }
 
-/* --- what it gave ------------------------------------------------------------------------------------ */
+/* --- what it gave ----------------------------------------------------------------------------- */
 
 static void count(pipeline *p, const flight *f, uint32_t n_right)
 {
@@ -327,7 +332,8 @@ static void count(pipeline *p, const flight *f, uint32_t n_right)
     p->verify.counts.n_accepted += n_right;
 }
 
-/* Of a free-running step, a round between its first and its last, where all rows lived through them. */
+/* Of a free-running step, a round between its first and its last, where all rows lived through
+ * them. */
 static void measure_rounds(worth *w, const flight *f, uint64_t now)
 {
     if (f->rounds < 2) return;

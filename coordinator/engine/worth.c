@@ -37,7 +37,7 @@ static double token_ns(const worth *w, worth_crowd c)
     return round_of(w, c) / c.n_all;
 }
 
-/* --- costs ------------------------------------------------------------------------------------------- */
+/* --- costs ------------------------------------------------------------------------------------ */
 
 static double share_of(worth_crowd c)
 {
@@ -81,7 +81,7 @@ static double hope(const worth *w, worth_crowd c, uint32_t n_rows)
     return ns / c.turns;
 }
 
-/* --- choice ------------------------------------------------------------------------------------------ */
+/* --- choice ----------------------------------------------------------------------------------- */
 
 static uint32_t best_of(const worth *w, worth_crowd c, const wager *of, uint32_t n, double *least)
 {
@@ -125,7 +125,7 @@ uint32_t worth_choose(worth *w, worth_crowd c, const wager *of, uint32_t n)
     return probe != WORTH_NONE ? probe : best;
 }
 
-/* --- what it was ------------------------------------------------------------------------------------- */
+/* --- what it was ------------------------------------------------------------------------------ */
 
 void worth_measure_round(worth *w, worth_crowd c, double ns)
 {
@@ -153,10 +153,12 @@ void worth_book_plain(worth *w, worth_crowd c, double ns)
     put(w, c, ns * WORTH_RATE);
     double doubt = ns / round_ns * DOUBT;
     for (uint32_t i = 0; i < WORTH_CELLS; i++)
-        if (w->hope_ns[i] > round_ns) w->hope_ns[i] -= (w->hope_ns[i] - round_ns) * (doubt < 1 ? doubt : 1);
+        if (w->hope_ns[i] > round_ns)
+            w->hope_ns[i] -= (w->hope_ns[i] - round_ns) * (doubt < 1 ? doubt : 1);
 }
 
-/* What took longer than the rows one by one, in a pipe that first had to fill, was held up by others. */
+/* What took longer than the rows one by one, in a pipe that first had to fill, was held up by
+ * others. */
 void worth_book(worth *w, worth_crowd c, uint32_t n_rows, double tokens, double ns)
 {
     double most = round_of(w, c) + token_ns(w, c) * n_rows;

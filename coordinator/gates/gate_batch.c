@@ -1,19 +1,19 @@
 /* batch: a session alone = the same session among others that join and leave.
  *
- * The work of each of GATE_SESSIONS sessions: a prompt (of a length of its own), n_decode steps whose
- * logits are compared, then so many tokens that it generates by itself, greedy or sampled. The
- * reference does them one after the other through one stage, every token a step of its own. The arms
- * do them all at once, each session driven by a thread of its own, so that prompts share chunks, rows
- * share steps, and generations share rounds, while others come and go:
+ * The work of each of GATE_SESSIONS sessions: a prompt (of a length of its own), n_decode steps
+ * whose logits are compared, then so many tokens that it generates by itself, greedy or sampled.
+ * The reference does them one after the other through one stage, every token a step of its own. The
+ * arms do them all at once, each session driven by a thread of its own, so that prompts share
+ * chunks, rows share steps, and generations share rounds, while others come and go:
  *
  *   together            all doors open
  *   together, one slot  without MEMRA_PP_OVERLAP
- *   together, unsplit   rows that are stepped or generated on the first stage alone (MEMRA_BATCH_PP=0),
- *                       beside prompts that are split
- *   together, by hosts  what a round draws goes from host to host; where devices can tell each other, as
- *                       they must in the other arms that use both slots
- *   sharing prefixes    the KV blocks of what their prompts begin with, which a session before them has
- *                       walked; where that fills a block, and no layer has a window
+ *   together, unsplit   rows that are stepped or generated on the first stage alone
+ *                       (MEMRA_BATCH_PP=0), beside prompts that are split
+ *   together, by hosts  what a round draws goes from host to host; where devices can tell each
+ *                       other, as they must in the other arms that use both slots
+ *   sharing prefixes    the KV blocks of what their prompts begin with, which a session before them
+ *                       has walked; where that fills a block, and no layer has a window
  *
  * Beside rows and crossings, counters must show steps that carried rows of several sessions, of
  * prompts and of decode, rounds beyond a step's first, and, where blocks are shared, positions that
@@ -83,7 +83,7 @@ static sampler_params sampler_of(const work *w, uint32_t i)
     return s;
 }
 
-/* --- one session ----------------------------------------------------------------------------------- */
+/* --- one session ------------------------------------------------------------------------------ */
 
 static status generate_tokens(session *s, uint32_t token, uint32_t n, uint32_t *out, errmsg *e)
 {
@@ -110,7 +110,8 @@ static status walk_session(walker *x, session *s, errmsg *e)
     work *w = x->w;
     uint32_t i = x->i, from = x->how->swapped && i < 2 ? 1 - i : i, next;
     uint32_t *drawn = drawn_of(w, w->tokens_got, i);
-    TRY(session_prime(s, w->tokens + (uint64_t)from * w->g->n_prompt, w->n_prompt[i], NULL, &next, e));
+    TRY(session_prime(s, w->tokens + (uint64_t)from * w->g->n_prompt, w->n_prompt[i], NULL, &next,
+                      e));
     drawn[0] = next;
     for (uint32_t k = 0; k < w->g->n_decode; k++) {
         uint32_t row = row_of(w, i) + k;
@@ -150,8 +151,9 @@ static status walk_prefix(work *w, pipeline *p, errmsg *e)
     o.share = true;
     pipeline_forget_prefixes(p);
     TRY(session_open_with(p, &o, &s, e));
-    status st = session_prime(s, w->tokens + (uint64_t)(GATE_SESSIONS - 1) * w->g->n_prompt, w->n_shared, NULL,
-                              NULL, e); /* the longest prompt begins with all of it */
+    status st =
+        session_prime(s, w->tokens + (uint64_t)(GATE_SESSIONS - 1) * w->g->n_prompt, w->n_shared,
+                      NULL, NULL, e); /* the longest prompt begins with all of it */
     session_drop(s);
     return st;
 }
@@ -168,18 +170,20 @@ static status walk(work *w, pipeline *p, const way *how, errmsg *e)
     if (how->sharing) TRY(walk_prefix(w, p, e));
     for (uint32_t i = 0; i < GATE_SESSIONS; i++) {
         x[i] = (walker){.w = w, .p = p, .how = how, .i = i};
-        if (!how->one_by_one) started[i] = pthread_create(&thread[i], NULL, walker_main, &x[i]) == 0;
+        if (!how->one_by_one)
+            started[i] = pthread_create(&thread[i], NULL, walker_main, &x[i]) == 0;
         if (!started[i]) walker_main(&x[i]);
     }
     status st = ST_OK;
     for (uint32_t i = 0; i < GATE_SESSIONS; i++) {
         if (started[i]) pthread_join(thread[i], NULL);
-        if (st == ST_OK && x[i].result != ST_OK) st = errmsg_set(e, x[i].result, "%s", x[i].why.text);
+        if (st == ST_OK && x[i].result != ST_OK)
+            st = errmsg_set(e, x[i].result, "%s", x[i].why.text);
     }
     return st;
 }
 
-/* --- comparison ------------------------------------------------------------------------------------ */
+/* --- comparison ------------------------------------------------------------------------------- */
 
 static void compare_drawn(gate_arm *a, const work *w)
 {
@@ -198,7 +202,8 @@ static void compare_drawn(gate_arm *a, const work *w)
 
 static bool complete(const gate_arm *a, const way *as)
 {
-    return (a->shared_rows > 0 || !as->sharing) && a->batches > 0 && a->prime_batches > 0 && a->rounds > 0;
+    return (a->shared_rows > 0 || !as->sharing) && a->batches > 0 && a->prime_batches > 0 &&
+           a->rounds > 0;
 }
 
 /* Counted where rows came from device to device, and nowhere else. */
@@ -246,7 +251,7 @@ static status arm_walk(work *w, pipeline *p, gate_arm *a, uint32_t n_stages, con
         gate_arm_red(a, "%s, in %u tries",
                      as->sharing && a->shared_rows == 0 ? "no session took over another's blocks"
                      : a->rounds == 0                   ? "no step ran several rounds"
-                                                        : "no step carried rows of several sessions",
+                                      : "no step carried rows of several sessions",
                      a->tries);
     }
     return ST_OK;
@@ -260,7 +265,7 @@ static status arm_run(work *w, pipeline *p, gate_arm *a, uint32_t n_stages, cons
     return gate_arm_ended(a, s, &why, e);
 }
 
-/* --- arms ------------------------------------------------------------------------------------------ */
+/* --- arms ------------------------------------------------------------------------------------- */
 
 static const way together = {0};
 static const way one_slot = {.one_slot = true};
@@ -320,7 +325,7 @@ static status reference_walk(void *ctx, pipeline *p, gate_arm *a, errmsg *e)
     return ST_OK;
 }
 
-/* --- canaries -------------------------------------------------------------------------------------- */
+/* --- canaries --------------------------------------------------------------------------------- */
 
 typedef struct {
     const char *broken, *fault;
@@ -364,7 +369,9 @@ static const canary canaries[] = {
      .how.unsplit = true,
      .unsplit = true,
      .because = "differ"},
-    {.broken = "decode walks split where it should walk unsplit", .unsplit = true, .because = "expected"},
+    {.broken = "decode walks split where it should walk unsplit",
+     .unsplit = true,
+     .because = "expected"},
 };
 
 static status canary_run(work *w, const gate_cuts *c, const canary *k, errmsg *e)
@@ -376,7 +383,10 @@ static status canary_run(work *w, const gate_cuts *c, const canary *k, errmsg *e
                     : k->by_hosts    ? &by_hosts
                     : k->how.sharing ? &sharing
                                      : &together;
-    gate_arm_begin(&a, "batch", k->unsplit ? "together, unsplit" : k->how.sharing ? "sharing prefixes" : "together");
+    gate_arm_begin(&a, "batch",
+                   k->unsplit       ? "together, unsplit"
+                   : k->how.sharing ? "sharing prefixes"
+                                    : "together");
     gate_setup setup = {.fault = k->fault, .n_sessions = GATE_SESSIONS, .unsplit = true};
     TRY(gate_pipe_open(&p, w->g, k->one_stage ? &one : c, &setup, e));
     a.cuts = pipeline_plan(p)->cuts;
@@ -396,7 +406,7 @@ static status canaries_run(void *ctx, const gate_cuts *c, errmsg *e)
     return ST_OK;
 }
 
-/* --- the gate -------------------------------------------------------------------------------------- */
+/* --- the gate --------------------------------------------------------------------------------- */
 
 static status work_open(work *w, const gate_context *g, errmsg *e)
 {
@@ -416,7 +426,8 @@ static status work_open(work *w, const gate_context *g, errmsg *e)
     for (uint32_t i = 0; i < GATE_SESSIONS; i++) {
         uint32_t *prompt = w->tokens + (uint64_t)i * g->n_prompt;
         uint32_t n_same = w->n_prompt[i] - 1 < w->n_shared ? w->n_prompt[i] - 1 : w->n_shared;
-        random_tokens(prompt, g->n_prompt, g->model.n_vocab, g->seed + 1 + i); /* the last is its own */
+        random_tokens(prompt, g->n_prompt, g->model.n_vocab,
+                      g->seed + 1 + i); /* the last is its own */
         random_tokens(prompt, n_same, g->model.n_vocab, g->seed);
     }
     uint32_t n_rows = GATE_SESSIONS * g->n_decode;

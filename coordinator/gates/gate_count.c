@@ -93,19 +93,19 @@ static void judge_end(judge *j, const end_counts *c, const gate_expect *x, bool 
 }
 
 /* Steps of one kind that a stage counts, and those of them that walked split. */
-static void judge_steps(judge *j, uint64_t n, uint64_t n_split, const gate_expect *x, bool alone, uint32_t s,
-                        const char *what, const char *what_split)
+static void judge_steps(judge *j, uint64_t n, uint64_t n_split, const gate_expect *x, bool alone,
+                        uint32_t s, const char *what, const char *what_split)
 {
     if (alone && s > 0) must_be(j, n, 0, what, s, s);
     must_be(j, n_split, x->n_stages > 1 && !alone ? n : 0, what_split, s, s);
 }
 
 /* A step of several sessions is one in every stage that walks it. */
-static void judge_batches(judge *j, const stage_snapshot *b, const stage_snapshot *a, const gate_expect *x,
-                          uint32_t s)
+static void judge_batches(judge *j, const stage_snapshot *b, const stage_snapshot *a,
+                          const gate_expect *x, uint32_t s)
 {
-    judge_steps(j, a->n_batches - b->n_batches, a->n_batches_split - b->n_batches_split, x, x->decode_alone,
-                s, "batches", "batches that walked split");
+    judge_steps(j, a->n_batches - b->n_batches, a->n_batches_split - b->n_batches_split, x,
+                x->decode_alone, s, "batches", "batches that walked split");
     judge_steps(j, a->n_prime_batches - b->n_prime_batches,
                 a->n_prime_batches_split - b->n_prime_batches_split, x, x->prompts_alone, s,
                 "prompt batches", "prompt batches that walked split");
@@ -155,10 +155,11 @@ static bool judge_all(gate_arm *arm, const gate_counts *b, const gate_counts *a,
     for (uint32_t s = 0; s < x->n_stages; s++) {
         const stage_snapshot *before = s < b->n_stages ? &b->stage[s] : &nothing;
         const stage_snapshot *after = s < a->n_stages ? &a->stage[s] : &nothing;
-        must_be(&j, after->n_rows - before->n_rows, x->rows - (s > 0 ? x->rows_alone : 0), "rows", s, s);
+        must_be(&j, after->n_rows - before->n_rows, x->rows - (s > 0 ? x->rows_alone : 0), "rows",
+                s, s);
         if (!x->free_running)
-            must_be(&j, after->n_chunks - before->n_chunks, x->chunks - (s > 0 ? x->chunks_alone : 0),
-                    "prompt chunks", s, s);
+            must_be(&j, after->n_chunks - before->n_chunks,
+                    x->chunks - (s > 0 ? x->chunks_alone : 0), "prompt chunks", s, s);
         judge_batches(&j, before, after, x, s);
         judge_unsplit(&j, before, after, x, s);
         if (x->verifies) judge_verifies(&j, before, after, x, s);

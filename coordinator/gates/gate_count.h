@@ -26,8 +26,8 @@ typedef struct {
     uint64_t row_bytes;
     uint64_t rows, chunks; /* in every stage */
     uint64_t steps;        /* with rows: each crosses every boundary once */
-    uint64_t rows_alone, chunks_alone; /* of them, those that the first stage walks for all: the others
-                                        * count none of these, and hand the rows on */
+    uint64_t rows_alone, chunks_alone; /* of them, those that the first stage walks for all: the
+                                        * others count none of these, and hand the rows on */
     bool decode_alone, prompts_alone, drafts_alone; /* all steps of that path are such */
     bool free_running;     /* how many steps, chunks and crossings is up to the schedule: the two
                             * ends of a boundary agree, and dead rows may cross it too */

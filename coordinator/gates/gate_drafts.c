@@ -54,8 +54,10 @@ static uint32_t right_ones(gate_drafts *d, const uint32_t *tokens, uint64_t n, u
 {
     uint32_t at = (uint32_t)(n - 1) - d->n_prompt; /* of the last token in truth */
     *spent_ns = 0;
-    if (d->model != NULL) return d->model->guess(d->seat, told(d, tokens, n), n, out, room, spent_ns);
-    for (uint32_t k = 0; k < room; k++) out[k] = at + 1 + k <= d->n_drawn ? d->truth[at + 1 + k] : 0;
+    if (d->model != NULL)
+        return d->model->guess(d->seat, told(d, tokens, n), n, out, room, spent_ns);
+    for (uint32_t k = 0; k < room; k++)
+        out[k] = at + 1 + k <= d->n_drawn ? d->truth[at + 1 + k] : 0;
     return room;
 }
 
@@ -76,11 +78,13 @@ static uint32_t guess(void *seat, const uint32_t *tokens, uint64_t n, uint32_t *
     return n_out;
 }
 
-gate_drafts gate_drafts_of(const uint32_t *truth, uint32_t n_prompt, uint32_t n_drawn, draft_source *model)
+gate_drafts gate_drafts_of(const uint32_t *truth, uint32_t n_prompt, uint32_t n_drawn,
+                           draft_source *model)
 {
-    return (gate_drafts){.source = {.costs = model != NULL, .sit = sit, .leave = leave, .guess = guess},
-                         .model = model,
-                         .truth = truth,
-                         .n_prompt = n_prompt,
-                         .n_drawn = n_drawn};
+    return (gate_drafts){
+        .source = {.costs = model != NULL, .sit = sit, .leave = leave, .guess = guess},
+        .model = model,
+        .truth = truth,
+        .n_prompt = n_prompt,
+        .n_drawn = n_drawn};
 }

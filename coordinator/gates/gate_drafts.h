@@ -1,9 +1,9 @@
-/* gate_drafts.h - the drafts that gate spec verifies: right, but at fixed places made wrong, so that some
- * are accepted and some are not.
+/* gate_drafts.h - the drafts that gate spec verifies: right, but at fixed places made wrong, so
+ * that some are accepted and some are not.
  *
- * Right ones come from the reference's tokens, or from a draft model. A model that drafts for itself is
- * right by the law wherever nothing was made wrong, however often it was rolled back: n_right is then
- * exactly what must have been accepted. Each is the source of one generation. */
+ * Right ones come from the reference's tokens, or from a draft model. A model that drafts for
+ * itself is right by the law wherever nothing was made wrong, however often it was rolled back:
+ * n_right is then exactly what must have been accepted. Each is the source of one generation. */
 #ifndef COORDINATOR_GATE_DRAFTS_H
 #define COORDINATOR_GATE_DRAFTS_H
 
@@ -25,6 +25,7 @@ typedef struct {
 } gate_drafts;
 
 /* model may be NULL. The caller owns all, until the generation is closed. */
-gate_drafts gate_drafts_of(const uint32_t *truth, uint32_t n_prompt, uint32_t n_drawn, draft_source *model);
+gate_drafts gate_drafts_of(const uint32_t *truth, uint32_t n_prompt, uint32_t n_drawn,
+                           draft_source *model);
 
 #endif

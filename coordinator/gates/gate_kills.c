@@ -41,8 +41,8 @@ static void sleep_us(uint64_t us)
     nanosleep(&t, NULL);
 }
 
-status kills_open(kills *out, pipeline *p, const stream_counts *counts, const _Atomic uint32_t *stop,
-                  uint32_t n, uint64_t seed, errmsg *e)
+status kills_open(kills *out, pipeline *p, const stream_counts *counts,
+                  const _Atomic uint32_t *stop, uint32_t n, uint64_t seed, errmsg *e)
 {
     *out = (kills){.p = p, .counts = counts, .stop = stop, .random = seed, .room = n + LOSSES_MAX};
     for (uint32_t m = 0; m < KILLS_SERIES; m++) {
@@ -67,7 +67,7 @@ bool kills_wait(const kills *k, bool (*is)(const void *ctx), const void *ctx)
     return false;
 }
 
-/* --- moments ----------------------------------------------------------------------------------------- */
+/* --- moments ---------------------------------------------------------------------------------- */
 
 static bool is_primed(const void *counts)
 {
@@ -90,7 +90,7 @@ static bool wait_for_moment(kills *k)
     return true;
 }
 
-/* --- losses ------------------------------------------------------------------------------------------ */
+/* --- losses ----------------------------------------------------------------------------------- */
 
 static loss lose(kills *k, uint32_t stage, loss_kind kind)
 {
@@ -110,7 +110,8 @@ static loss lose(kills *k, uint32_t stage, loss_kind kind)
 /* For so long, or until it has ended. */
 static void watch(loss *x, uint64_t limit_ns)
 {
-    const struct timespec t = {.tv_sec = (time_t)(limit_ns / NS_PER_S), .tv_nsec = (long)(limit_ns % NS_PER_S)};
+    const struct timespec t = {.tv_sec = (time_t)(limit_ns / NS_PER_S),
+                               .tv_nsec = (long)(limit_ns % NS_PER_S)};
     struct pollfd end = {.fd = x->pidfd, .events = POLLIN};
     if (x->pidfd < 0 || ppoll(&end, 1, &t, NULL) != 1) return;
     x->ended_ns = now_ns();
@@ -123,7 +124,8 @@ static loss_kind next_kind(kills *k)
     uint32_t i = k->n_strikes % KILLS_BLOCK;
     if (i == 0) {
         k->at_stop = (uint32_t)(random_next(&k->random) % KILLS_BLOCK);
-        k->at_hang = (k->at_stop + 1 + (uint32_t)(random_next(&k->random) % (KILLS_BLOCK - 1))) % KILLS_BLOCK;
+        k->at_hang = (k->at_stop + 1 + (uint32_t)(random_next(&k->random) % (KILLS_BLOCK - 1))) %
+                     KILLS_BLOCK;
     }
     return i == k->at_stop ? LOSS_STOP : i == k->at_hang ? LOSS_HANG : LOSS_KILL;
 }
@@ -227,7 +229,7 @@ bool kills_strike_plainly(kills *k, uint32_t stage)
     return kills_wait(k, replaced, &o);
 }
 
-/* --- what it took ------------------------------------------------------------------------------------ */
+/* --- what it took ----------------------------------------------------------------------------- */
 
 static int by_size(const void *a, const void *b)
 {
@@ -238,9 +240,12 @@ static int by_size(const void *a, const void *b)
 void kills_report(kills *k, gate_report *r)
 {
     uint32_t n_stages = pipeline_plan(k->p)->cuts.n_stages;
-    gate_report_note(r, "N=%u lost: %u by SIGKILL, %u by SIGSTOP, %u hung; of %u strike%s %u while prompts "
-                     "were primed, %u while drafts were verified", n_stages, k->n_kind[LOSS_KILL],
-                     k->n_kind[LOSS_STOP], k->n_kind[LOSS_HANG], k->n_strikes, plural(k->n_strikes), k->n_primed, k->n_drafted);
+    gate_report_note(
+        r,
+        "N=%u lost: %u by SIGKILL, %u by SIGSTOP, %u hung; of %u strike%s %u while prompts "
+        "were primed, %u while drafts were verified",
+        n_stages, k->n_kind[LOSS_KILL], k->n_kind[LOSS_STOP], k->n_kind[LOSS_HANG], k->n_strikes,
+        plural(k->n_strikes), k->n_primed, k->n_drafted);
     for (uint32_t m = 0; m < KILLS_SERIES; m++) {
         kills_series *s = &k->series[m];
         if (s->n == 0) continue;

@@ -1,9 +1,10 @@
 /* gate_kills.h - stages lost on purpose, for the recovery gate, and what each loss took.
  *
- * A strike waits for its moment, which is in turn any, one in which a stream is being primed, and one
- * in which a stream verifies drafts; then a stage is lost, by SIGKILL, by SIGSTOP or because it hangs
- * (KILLS_BLOCK strikes have one of each of the latter, where the seed says); at times a second one at
- * once, or while the first is being replaced. It ends when all are replaced and a token has come. */
+ * A strike waits for its moment, which is in turn any, one in which a stream is being primed, and
+ * one in which a stream verifies drafts; then a stage is lost, by SIGKILL, by SIGSTOP or because it
+ * hangs (KILLS_BLOCK strikes have one of each of the latter, where the seed says); at times a
+ * second one at once, or while the first is being replaced. It ends when all are replaced and a
+ * token has come. */
 #ifndef COORDINATOR_GATE_KILLS_H
 #define COORDINATOR_GATE_KILLS_H
 

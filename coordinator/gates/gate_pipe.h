@@ -55,8 +55,8 @@ uint32_t gate_chunk(const gate_context *g);
 /* Step doors with everything on, nothing unsplit, and this chunk length. */
 step_doors gate_doors(const gate_context *g, uint32_t chunk, bool pipe, bool overlap);
 
-/* Whether p, which was opened with `unsplit`, may walk as d says; if not, a remark says why. With one
- * stage there is nothing to ask for: false. */
+/* Whether p, which was opened with `unsplit`, may walk as d says; if not, a remark says why. With
+ * one stage there is nothing to ask for: false. */
 bool gate_may_unsplit(const gate_context *g, pipeline *p, const step_doors *d);
 
 /* May this arm, begun at begin_ns, be walked (once more)? See gate.h. */

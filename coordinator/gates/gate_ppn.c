@@ -6,8 +6,8 @@
  *   serial     overlap off, one step in flight: slot 0 alone, no stage meets another
  *   pipelined  both on: both slots, and stages must meet inside their layers, in prompt and burst
  *   flipped    both doors change between steps, while deferred steps are in flight
- *   rounds     tokens that a session generates by itself, greedy and sampled, where devices tell each
- *              other what a round draws: no host stands between two rounds
+ *   rounds     tokens that a session generates by itself, greedy and sampled, where devices tell
+ *              each other what a round draws: no host stands between two rounds
  *   one stream all stages in one process, their boundaries copies on its one queue: nobody can meet
  *
  * The reference walks the serial way with the door shut, and once more the pipelined way. */
@@ -39,7 +39,7 @@ typedef struct {
     uint32_t *tokens; /* prompt, then the burst */
     uint32_t n_rows, n_burst, chunk;
     gate_record reference, got;
-    uint32_t *drawn_reference, *drawn; /* [2, n_burst]: by sessions that generate, greedy and sampled */
+    uint32_t *drawn_reference, *drawn; /* [2, n_burst]: by generations, greedy and sampled */
 } work;
 
 /* What one walk counted, beside the record. */
@@ -149,7 +149,8 @@ done:
 /* --- tokens by rounds ---------------------------------------------------------------------- */
 
 /* n_burst tokens after the prompt. */
-static status generate(work *w, pipeline *p, const sampler_params *sampler, uint32_t *drawn, errmsg *e)
+static status generate(work *w, pipeline *p, const sampler_params *sampler, uint32_t *drawn,
+                       errmsg *e)
 {
     session *s = NULL;
     generation *g;
@@ -189,8 +190,9 @@ static void compare_drawn(gate_arm *a, const work *w)
     for (uint32_t i = 0; i < 2 * w->n_burst; i++) {
         a->n_tokens++;
         if (w->drawn[i] == w->drawn_reference[i]) continue;
-        gate_arm_red(a, "%s token %u is %u, through one stage it is %u", i < w->n_burst ? "greedy" : "sampled",
-                     i % w->n_burst, w->drawn[i], w->drawn_reference[i]);
+        gate_arm_red(a, "%s token %u is %u, through one stage it is %u",
+                     i < w->n_burst ? "greedy" : "sampled", i % w->n_burst, w->drawn[i],
+                     w->drawn_reference[i]);
         return; /* what follows it differs too */
     }
 }
@@ -429,9 +431,10 @@ static status canaries_run(void *ctx, const gate_cuts *c, errmsg *e)
 {
     for (uint32_t i = 0; i < sizeof canaries / sizeof *canaries; i++)
         TRY(canary_run(ctx, c, &canaries[i], e));
-    TRY(rounds_canary(ctx, c, &(drawing){.by_hosts = true},
-                      "what rounds draw goes through the hosts where devices should tell each other",
-                      "through the hosts", e));
+    TRY(rounds_canary(
+        ctx, c, &(drawing){.by_hosts = true},
+        "what rounds draw goes through the hosts where devices should tell each other",
+        "through the hosts", e));
     return rounds_canary(ctx, c, &(drawing){.another_seed = true}, "rounds draw by another seed",
                          "through one stage it is", e);
 }

@@ -6,8 +6,8 @@
  *   chunks of T        T from a list around the borders of KV blocks and attention cells; with more
  *                      than one stage both serially and overlapped, where stages must meet
  *   odd pieces         several calls, each of a random length
- *   unsplit            the same prompt, each call of it or every other one, on the first stage alone
- *                      (MEMRA_PRIME_PP=0): decode, which is split, reads what it has left
+ *   unsplit            the same prompt, each call of it or every other one, on the first stage
+ *                      alone (MEMRA_PRIME_PP=0): decode, which is split, reads what it has left
  *   fork and truncate  a fork in the middle of a KV block; parent and child go on differently; the
  *                      child forgets its own way and takes the parent's, after the parent has gone;
  *                      the parent forgets half of its prompt and reads it again */
@@ -274,9 +274,11 @@ static status unsplit_run(work *w, pipeline *p, errmsg *e)
     if (!gate_may_unsplit(w->g, p, &d)) return ST_OK;
     TRY(arm_report(w, p, &(arm_way){.chunk = n, .pipe = true, .way = UNSPLIT}, e));
     TRY(arm_report(w, p, &(arm_way){.chunk = chunk, .pipe = true, .way = UNSPLIT}, e));
-    TRY(arm_report(w, p, &(arm_way){.kind = WALK_PIECES, .chunk = n, .pipe = true, .way = UNSPLIT_BY_TURNS},
-                   e));
-    return arm_report(w, p, &(arm_way){.kind = WALK_FORKS, .chunk = chunk, .pipe = true, .way = UNSPLIT}, e);
+    TRY(arm_report(
+        w, p, &(arm_way){.kind = WALK_PIECES, .chunk = n, .pipe = true, .way = UNSPLIT_BY_TURNS},
+        e));
+    return arm_report(
+        w, p, &(arm_way){.kind = WALK_FORKS, .chunk = chunk, .pipe = true, .way = UNSPLIT}, e);
 }
 
 /* All arms on one pipeline. */
@@ -351,10 +353,12 @@ static status canaries_run(void *ctx, const gate_cuts *c, errmsg *e)
                    "no two stages were inside", e));
     arm_way forks = {.kind = WALK_FORKS, .chunk = chunk};
     TRY(canary_run(w, c, "stage=0,at=decode,kind=corrupt", &forks,
-                   "stage 0 flips one bit of what it sends while a fork goes on", "values differ", e));
+                   "stage 0 flips one bit of what it sends while a fork goes on", "values differ",
+                   e));
     arm_way unsplit = {.chunk = chunk, .pipe = true, .way = UNSPLIT};
     TRY(canary_run(w, c, "stage=1,at=prime,kind=corrupt", &unsplit,
-                   "stage 1 flips one bit of an unsplit chunk that it hands on", "values differ", e));
+                   "stage 1 flips one bit of an unsplit chunk that it hands on", "values differ",
+                   e));
     unsplit.run_split = true;
     return canary_run(w, c, NULL, &unsplit, "the prompt walks split where it should walk unsplit",
                       "walked no step unsplit", e);

@@ -1,10 +1,10 @@
 /* recovery: an undisturbed run = a run whose stages are killed at any moment.
  *
- * The reference walks every stream once through one stage. An arm walks all of them at the same time,
- * again and again, over N stages, while stages are killed, stopped and hung at random moments
+ * The reference walks every stream once through one stage. An arm walks all of them at the same
+ * time, again and again, over N stages, while stages are killed, stopped and hung at random moments
  * (gate_kills.h). Every walk is compared with the reference in every bit, so a token that is lost,
- * repeated or changed is red; and what was killed must have been replaced, with rows replayed. What it
- * took is reported as p50 and p99. */
+ * repeated or changed is red; and what was killed must have been replaced, with rows replayed. What
+ * it took is reported as p50 and p99. */
 #include "common/amount.h"
 #include "common/clock.h"
 #include "coordinator/gates/gate_kills.h"
@@ -33,7 +33,7 @@ typedef struct {
     pthread_t thread;
 } walker;
 
-/* --- the streams ------------------------------------------------------------------------------------- */
+/* --- the streams ------------------------------------------------------------------------------ */
 
 static void *walker_main(void *arg)
 {
@@ -63,7 +63,7 @@ static void *walker_main(void *arg)
     return NULL;
 }
 
-/* --- an arm ------------------------------------------------------------------------------------------ */
+/* --- an arm ----------------------------------------------------------------------------------- */
 
 static uint64_t losses(const work *w)
 {
@@ -85,8 +85,8 @@ static bool all_walked(const void *ctx)
     return true;
 }
 
-/* The canary's: one stage in the midst of the walks, and time for every stream to show what became of
- * it: the next replay would put it right. */
+/* The canary's: one stage in the midst of the walks, and time for every stream to show what became
+ * of it: the next replay would put it right. */
 static bool strike_once(work *w, kills *k)
 {
     if (!kills_strike_plainly(k, pipeline_plan(w->p)->cuts.n_stages - 1)) return false;
@@ -115,10 +115,11 @@ static void judge(work *w, uint64_t n_kills)
     draft_counts drafts;
     pipeline_drafts(w->p, &drafts);
     if (drafts.n_accepted == 0 || drafts.n_accepted == drafts.n_drafted)
-        gate_arm_red(w->a, "%llu of %llu drafts were right: not some", (unsigned long long)drafts.n_accepted,
-                     (unsigned long long)drafts.n_drafted);
+        gate_arm_red(w->a, "%llu of %llu drafts were right: not some",
+                     (unsigned long long)drafts.n_accepted, (unsigned long long)drafts.n_drafted);
     for (uint32_t i = 0; i < STREAMS; i++)
-        if (atomic_load(&w->n_walks[i]) == 0) gate_arm_red(w->a, "stream %u was not walked to its end", i);
+        if (atomic_load(&w->n_walks[i]) == 0)
+            gate_arm_red(w->a, "stream %u was not walked to its end", i);
 }
 
 /* The streams, while stages are killed; then as they end. */
@@ -159,8 +160,8 @@ static status arm_open(work *w, uint32_t n_stages, const char *fault_text, errms
     return gate_pipe_open(&w->p, w->g, &cuts, &setup, e);
 }
 
-static status arm_run(work *w, gate_arm *a, uint32_t n_stages, uint32_t n_kills, const char *fault_text,
-                      errmsg *e)
+static status arm_run(work *w, gate_arm *a, uint32_t n_stages, uint32_t n_kills,
+                      const char *fault_text, errmsg *e)
 {
     kills k = {0};
     status s = ST_OK;
@@ -180,7 +181,7 @@ done:
     return s;
 }
 
-/* --- the gate ---------------------------------------------------------------------------------------- */
+/* --- the gate --------------------------------------------------------------------------------- */
 
 static status reference_run(work *w, errmsg *e)
 {

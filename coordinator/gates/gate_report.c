@@ -124,20 +124,19 @@ static json_t *arm_object(const gate_arm *a)
     json_t *cuts = json_array();
     for (uint32_t s = 1; s < a->cuts.n_stages; s++)
         json_array_append_new(cuts, json_integer(a->cuts.at[s]));
-    return json_pack("{s:s, s:o, s:I, s:o, s:b, s:o, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, "
-                     "s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}",
-                     "gate", a->gate, "arm", text_value(a->name), "stages",
-                     (json_int_t)a->cuts.n_stages, "cuts", cuts, "green", a->green, "why",
-                     text_value(a->why), "wrong", (json_int_t)a->n_wrong, "tries",
-                     (json_int_t)a->tries, "rows", (json_int_t)a->n_rows, "logits",
-                     (json_int_t)a->n_values, "crossings", (json_int_t)a->crossings, "bytes",
-                     (json_int_t)a->bytes, "chunks", (json_int_t)a->chunks, "overlaps",
-                     (json_int_t)a->overlaps, "probes", (json_int_t)a->probes, "batches",
-                     (json_int_t)a->batches, "prompt_batches", (json_int_t)a->prime_batches, "rounds",
-                     (json_int_t)a->rounds, "rounds_ahead", (json_int_t)a->ahead, "verify_steps",
-                     (json_int_t)a->verifies, "drafted",
-                     (json_int_t)a->drafted, "accepted", (json_int_t)a->accepted,
-                     "shared_rows", (json_int_t)a->shared_rows, "unsplit_steps", (json_int_t)a->unsplit);
+    return json_pack(
+        "{s:s, s:o, s:I, s:o, s:b, s:o, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, "
+        "s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}",
+        "gate", a->gate, "arm", text_value(a->name), "stages", (json_int_t)a->cuts.n_stages, "cuts",
+        cuts, "green", a->green, "why", text_value(a->why), "wrong", (json_int_t)a->n_wrong,
+        "tries", (json_int_t)a->tries, "rows", (json_int_t)a->n_rows, "logits",
+        (json_int_t)a->n_values, "crossings", (json_int_t)a->crossings, "bytes",
+        (json_int_t)a->bytes, "chunks", (json_int_t)a->chunks, "overlaps", (json_int_t)a->overlaps,
+        "probes", (json_int_t)a->probes, "batches", (json_int_t)a->batches, "prompt_batches",
+        (json_int_t)a->prime_batches, "rounds", (json_int_t)a->rounds, "rounds_ahead",
+        (json_int_t)a->ahead, "verify_steps", (json_int_t)a->verifies, "drafted",
+        (json_int_t)a->drafted, "accepted", (json_int_t)a->accepted, "shared_rows",
+        (json_int_t)a->shared_rows, "unsplit_steps", (json_int_t)a->unsplit);
 }
 
 static void print_object(FILE *to, json_t *o)
@@ -225,7 +224,8 @@ static void verdict_line(const gate_report *r, const char *gates, bool green)
     }
     fprintf(r->to, "1..%u\n", r->n_arms);
     if (!green) {
-        fprintf(r->to, "# red: %s: %u of %u arm%s\n", gates, r->n_red, r->n_arms, plural(r->n_arms));
+        fprintf(r->to, "# red: %s: %u of %u arm%s\n", gates, r->n_red, r->n_arms,
+                plural(r->n_arms));
         return;
     }
     fprintf(r->to,

@@ -1,4 +1,5 @@
-/* gate_run.h - the frame of a gate: a reference through one stage, then arms over every set of cuts.
+/* gate_run.h - the frame of a gate: a reference through one stage, then arms over every set of
+ * cuts.
  *
  * What a gate does differently is its reference and its arms; both get the gate's own work as ctx.
  * One thread. */

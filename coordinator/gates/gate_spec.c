@@ -1,8 +1,8 @@
 /* spec: plain decode = speculative decode, at any depth, greedy and sampled.
  *
  * The work of a session: a prompt, gate_burst tokens that it draws by itself, then n_decode steps
- * whose logits are compared, for they read what is left in the KV cache. The reference steps token by
- * token through one stage. The arms, for every number of stages:
+ * whose logits are compared, for they read what is left in the KV cache. The reference steps token
+ * by token through one stage. The arms, for every number of stages:
  *
  *   K=1, 2, 4, 8, greedy and sampled   one session; each step verifies up to K drafts
  *   K=4, sampled, unsplit              on the first stage alone (MEMRA_SPEC_PP=0, MEMRA_BATCH_PP=0)
@@ -12,9 +12,9 @@
  *   K=4, by a model that is killed     the same
  *
  * The drafts are the reference's tokens (or a model's), wrong at fixed places, so that some are
- * accepted and some are not, and an arm in which either did not happen is red; a model that drafts for
- * itself must have every other draft accepted. Counters must show that every stage walked the steps
- * that verified, and no rows but the tokens drawn and the drafts that were wrong. */
+ * accepted and some are not, and an arm in which either did not happen is red; a model that drafts
+ * for itself must have every other draft accepted. Counters must show that every stage walked the
+ * steps that verified, and no rows but the tokens drawn and the drafts that were wrong. */
 #include "coordinator/commands/random_tokens.h"
 #include "coordinator/draft_model.h"
 #include "coordinator/gates/gate_count.h"
@@ -79,11 +79,12 @@ static sampler_params sampler_of(const work *w, uint32_t i)
     return s;
 }
 
-/* --- one session ------------------------------------------------------------------------------------- */
+/* --- one session ------------------------------------------------------------------------------ */
 
 static status step_tokens(const work *w, session *s, uint32_t *drawn, errmsg *e)
 {
-    for (uint32_t k = 0; k < w->n_drawn; k++) TRY(session_step(s, drawn[k], NULL, &drawn[k + 1], e));
+    for (uint32_t k = 0; k < w->n_drawn; k++)
+        TRY(session_step(s, drawn[k], NULL, &drawn[k + 1], e));
     return ST_OK;
 }
 
@@ -173,12 +174,13 @@ static status walk(work *w, pipeline *p, const way *how, draft_model *by, errmsg
     for (uint32_t i = how->begin; i < how->end; i++) {
         if (started[i]) pthread_join(thread[i], NULL);
         w->n_right += x[i].drafts.n_right;
-        if (st == ST_OK && x[i].result != ST_OK) st = errmsg_set(e, x[i].result, "%s", x[i].why.text);
+        if (st == ST_OK && x[i].result != ST_OK)
+            st = errmsg_set(e, x[i].result, "%s", x[i].why.text);
     }
     return st;
 }
 
-/* --- an arm ------------------------------------------------------------------------------------------ */
+/* --- an arm ----------------------------------------------------------------------------------- */
 
 static void compare(gate_arm *a, work *w, const way *how)
 {
@@ -188,8 +190,8 @@ static void compare(gate_arm *a, work *w, const way *how)
         for (uint32_t k = 0; k <= w->n_drawn; k++) {
             a->n_tokens++;
             if (want[k] == got[k]) continue;
-            gate_arm_red(a, "session %u, token %u is %u, drawn plainly it is %u; they differ", i, k, got[k],
-                         want[k]);
+            gate_arm_red(a, "session %u, token %u is %u, drawn plainly it is %u; they differ", i, k,
+                         got[k], want[k]);
             break; /* what follows it differs too */
         }
     }
@@ -226,8 +228,9 @@ static void check_counts(gate_arm *a, work *w, pipeline *p, const gate_counts *b
     else if (c.n_accepted == c.n_drafted)
         gate_arm_red(a, "no draft was rejected, of %llu", (unsigned long long)c.n_drafted);
     else if (how->by_model && w->g->draft_path == NULL && c.n_accepted != w->n_right)
-        gate_arm_red(a, "the model drafted for itself, and %llu drafts were accepted of %llu that are right",
-                     (unsigned long long)c.n_accepted, (unsigned long long)w->n_right);
+        gate_arm_red(
+            a, "the model drafted for itself, and %llu drafts were accepted of %llu that are right",
+            (unsigned long long)c.n_accepted, (unsigned long long)w->n_right);
 }
 
 /* The model that drafts, in one stage. */
@@ -251,7 +254,8 @@ static status open_drafts(draft_model **out, const work *w, const way *how, errm
     TRY(gate_pipe_open(&p, &g, &one, &setup, e));
     status s = draft_model_open(out, p, e);
     if (s == ST_OK && pipeline_model(p)->n_vocab != g.model.n_vocab)
-        s = errmsg_set(e, ST_BAD_MODEL, "--draft-model %s has %u tokens, %s has %u: it cannot draft for it",
+        s = errmsg_set(e, ST_BAD_MODEL,
+                       "--draft-model %s has %u tokens, %s has %u: it cannot draft for it",
                        g.draft_path, pipeline_model(p)->n_vocab, w->g->model_path, g.model.n_vocab);
     if (*out == NULL) pipeline_close(p);
     return s;
@@ -262,11 +266,13 @@ static void close_drafts(gate_arm *a, const way *how, draft_model *by)
     stage_snapshot t;
     if (by == NULL) return;
     pipeline_stage(draft_model_pipeline(by), 0, &t);
-    if (how->killed && t.n_lost == 0) gate_arm_red(a, "the process of the draft model was not killed");
+    if (how->killed && t.n_lost == 0)
+        gate_arm_red(a, "the process of the draft model was not killed");
     draft_model_close(by);
 }
 
-static status arm_run(work *w, pipeline *p, gate_arm *a, uint32_t n_stages, const way *how, errmsg *e)
+static status arm_run(work *w, pipeline *p, gate_arm *a, uint32_t n_stages, const way *how,
+                      errmsg *e)
 {
     gate_counts before;
     draft_counts c0;
@@ -314,7 +320,7 @@ static status arms_run(void *ctx, pipeline *p, errmsg *e)
     return arm_report(w, p, &by_model, "by a model that is killed", e);
 }
 
-/* --- pipelines --------------------------------------------------------------------------------------- */
+/* --- pipelines -------------------------------------------------------------------------------- */
 
 /* What was walked becomes the reference; it is an arm too, and its counters must be right. */
 static status reference_walk(void *ctx, pipeline *p, gate_arm *a, errmsg *e)
@@ -336,7 +342,7 @@ static status reference_walk(void *ctx, pipeline *p, gate_arm *a, errmsg *e)
     return ST_OK;
 }
 
-/* --- canaries ---------------------------------------------------------------------------------------- */
+/* --- canaries --------------------------------------------------------------------------------- */
 
 typedef struct {
     const char *broken, *fault;
@@ -391,7 +397,7 @@ static status canaries_run(void *ctx, const gate_cuts *c, errmsg *e)
     return ST_OK;
 }
 
-/* --- the gate ---------------------------------------------------------------------------------------- */
+/* --- the gate --------------------------------------------------------------------------------- */
 
 static status work_open(work *w, const gate_context *g, errmsg *e)
 {

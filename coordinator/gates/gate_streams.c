@@ -48,7 +48,8 @@ static status step(stream *w, session *s, uint32_t *token, errmsg *e)
     return ST_OK;
 }
 
-static status prime(stream *w, session *s, const uint32_t *tokens, uint32_t n, float *logits, errmsg *e)
+static status prime(stream *w, session *s, const uint32_t *tokens, uint32_t n, float *logits,
+                    errmsg *e)
 {
     atomic_fetch_add(&w->counts->n_priming, 1);
     status st = session_prime(s, tokens, n, logits, NULL, e);
@@ -76,7 +77,8 @@ static gate_drafts drafts_of(const stream *w, uint32_t *truth, uint32_t n_begin)
 {
     uint32_t n = generate_rows(w->g);
     for (uint32_t k = 0; k <= n; k++)
-        truth[k] = k > 0 && w->truth != NULL ? w->truth->tokens[w->row + k - 1] : k % w->g->model.n_vocab;
+        truth[k] =
+            k > 0 && w->truth != NULL ? w->truth->tokens[w->row + k - 1] : k % w->g->model.n_vocab;
     return gate_drafts_of(truth, n_begin, n, NULL);
 }
 

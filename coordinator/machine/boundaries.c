@@ -63,13 +63,15 @@ static status refuse(const doors *d, door_id door, const pair *p, uint32_t s, co
     inventory_device_text(from, d->n_devices > s + 1 ? d->device[s] : cpu);
     inventory_device_text(to, d->n_devices > s + 1 ? d->device[s + 1] : cpu);
     if (door == DOOR_SIGNAL)
-        return errmsg_set(e, ST_BAD_DOOR,
-                          "%s=%s is a signal of transport ipc, and boundary %u -> %u leads from %s to "
-                          "%s: %s; leave it out, or auto",
-                          doors_name(d, door), signal_word(d->signal), s, s + 1, from, to, missing);
-    return errmsg_set(e, ST_BAD_DOOR, "%s=%s: boundary %u -> %u leads from %s to %s: %s; there %s would do",
-                      doors_name(d, door), transport_word(d->transport), s, s + 1, from, to, missing,
-                      possible(others, sizeof others, p));
+        return errmsg_set(
+            e, ST_BAD_DOOR,
+            "%s=%s is a signal of transport ipc, and boundary %u -> %u leads from %s to "
+            "%s: %s; leave it out, or auto",
+            doors_name(d, door), signal_word(d->signal), s, s + 1, from, to, missing);
+    return errmsg_set(e, ST_BAD_DOOR,
+                      "%s=%s: boundary %u -> %u leads from %s to %s: %s; there %s would do",
+                      doors_name(d, door), transport_word(d->transport), s, s + 1, from, to,
+                      missing, possible(others, sizeof others, p));
 }
 
 status boundaries_check(const doors *d, const gpu_list *gpus, errmsg *e)
@@ -77,7 +79,8 @@ status boundaries_check(const doors *d, const gpu_list *gpus, errmsg *e)
     bool by_signal = d->signal != SIGNAL_AUTO;
     transport_kind t = d->transport;
     if (by_signal && t != TRANSPORT_AUTO && t != TRANSPORT_IPC)
-        return errmsg_set(e, ST_BAD_DOOR, "%s=%s stands beside %s=%s, which has no choice of signals; leave "
+        return errmsg_set(e, ST_BAD_DOOR,
+                          "%s=%s stands beside %s=%s, which has no choice of signals; leave "
                           "one of them out",
                           doors_name(d, DOOR_SIGNAL), signal_word(d->signal),
                           doors_name(d, DOOR_TRANSPORT), transport_word(t));
@@ -93,10 +96,11 @@ status boundaries_check(const doors *d, const gpu_list *gpus, errmsg *e)
         if (missing != NULL) return refuse(d, door, &p, s, missing, e);
     }
     if (t != TRANSPORT_AUTO && t != TRANSPORT_SHM && !inventory_has_cuda())
-        return errmsg_set(e, ST_BAD_DOOR,
-                          "%s=%s needs CUDA devices and this build has no CUDA backend; leave it out, or "
-                          "auto",
-                          doors_name(d, door), word);
+        return errmsg_set(
+            e, ST_BAD_DOOR,
+            "%s=%s needs CUDA devices and this build has no CUDA backend; leave it out, or "
+            "auto",
+            doors_name(d, door), word);
     return ST_OK;
 }
 

@@ -1,5 +1,5 @@
-/* boundaries.h - which transport the boundaries of a run will have, as far as devices and doors say;
- * the stages find out (stage/connect.h). What cannot be is refused before anything starts. */
+/* boundaries.h - which transport the boundaries of a run will have, as far as devices and doors
+ * say; the stages find out (stage/connect.h). What cannot be is refused before anything starts. */
 #ifndef COORDINATOR_BOUNDARIES_H
 #define COORDINATOR_BOUNDARIES_H
 

@@ -79,10 +79,11 @@ const char *gpu_link_word(gpu_link k)
 status gpu_usable(const gpu *g, errmsg *e)
 {
     if (g->mps)
-        return errmsg_set(e, ST_RESOURCES,
-                          "cuda:%u runs under MPS, where a stage's fault would be every stage's: stop "
-                          "it (echo quit | nvidia-cuda-mps-control)",
-                          g->ordinal);
+        return errmsg_set(
+            e, ST_RESOURCES,
+            "cuda:%u runs under MPS, where a stage's fault would be every stage's: stop "
+            "it (echo quit | nvidia-cuda-mps-control)",
+            g->ordinal);
     if (g->exclusive)
         return errmsg_set(e, ST_RESOURCES,
                           "cuda:%u is in exclusive or prohibited compute mode: nvidia-smi -i %s -c "

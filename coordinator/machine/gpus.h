@@ -26,11 +26,13 @@ typedef struct {
     unsigned char link[GPUS_MAX][GPUS_MAX]; /* gpu_link, by place in `at`: from, to */
 } gpu_list;
 
-/* Ask the stage program (NULL: the one beside this program), for at most limit_ms. No such program, no
- * answer in time or one of another form: *out is empty, not built, and *e says why (ST_RESOURCES). */
+/* Ask the stage program (NULL: the one beside this program), for at most limit_ms. No such program,
+ * no answer in time or one of another form: *out is empty, not built, and *e says why
+ * (ST_RESOURCES). */
 MUST_USE status gpus_read(gpu_list *out, const char *stage_program, uint32_t limit_ms, errmsg *e);
 
-/* The list in that program's words (stage/devices.h). ST_RESOURCES: it is none, and *out is empty. */
+/* The list in that program's words (stage/devices.h). ST_RESOURCES: it is none, and *out is
+ * empty. */
 MUST_USE status gpus_parse(gpu_list *out, const char *text, errmsg *e);
 
 const gpu *gpus_get(const gpu_list *l, uint32_t ordinal); /* NULL: no such one */

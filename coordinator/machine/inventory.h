@@ -50,12 +50,13 @@ const char *inventory_isas(void);
 #define INVENTORY_DEVICE_TEXT 24
 const char *inventory_device_text(char out[INVENTORY_DEVICE_TEXT], device_door device);
 
-/* The bandwidth of the memory behind each of d's devices, as the firmware states it: 0 where it says
- * nothing, and for a stage that is bound to no node. */
+/* The bandwidth of the memory behind each of d's devices, as the firmware states it: 0 where it
+ * says nothing, and for a stage that is bound to no node. */
 void inventory_bandwidths(uint64_t bytes_per_s[STAGES_MAX], const doors *d);
 
-/* Every device that the doors name exists here and can be used by this build; gpus: the CUDA devices
- * here. ST_RESOURCES with *e naming the door, the stage, the device and what there is instead. */
+/* Every device that the doors name exists here and can be used by this build; gpus: the CUDA
+ * devices here. ST_RESOURCES with *e naming the door, the stage, the device and what there is
+ * instead. */
 MUST_USE status inventory_check_devices(const doors *d, const gpu_list *gpus, errmsg *e);
 
 #endif

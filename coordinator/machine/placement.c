@@ -144,13 +144,13 @@ status placement_fits(const plan *p, const gpu_list *gpus, errmsg *e)
             uint32_t n_ctx = (uint32_t)(share * p->n_ctx) / 64 * 64;
             if (n_ctx > 0) snprintf(fits, sizeof fits, "--ctx %u would", n_ctx);
         }
-        return errmsg_set(e, ST_RESOURCES,
-                          "cuda:%u has %s free and stage%s %s need%s %s there (KV %s): that does not "
-                          "fit; %s",
-                          g->ordinal, amount_said(g->memory_free_bytes),
-                          strchr(stages, ',') != NULL ? "s" : "", stages,
-                          strchr(stages, ',') != NULL ? "" : "s", amount_said(need), amount_said(kv),
-                          fits);
+        return errmsg_set(
+            e, ST_RESOURCES,
+            "cuda:%u has %s free and stage%s %s need%s %s there (KV %s): that does not "
+            "fit; %s",
+            g->ordinal, amount_said(g->memory_free_bytes), strchr(stages, ',') != NULL ? "s" : "",
+            stages, strchr(stages, ',') != NULL ? "" : "s", amount_said(need), amount_said(kv),
+            fits);
     }
     return ST_OK;
 }

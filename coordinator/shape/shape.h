@@ -2,9 +2,9 @@
  * downloaded.
  *
  * A shape is a model without a vocabulary of texts: "8b", "8b,layers=4", or spelled out,
- * "layers=16,embd=2048,ff=8192,heads=32,kv-heads=8,head=64,vocab=128256", which is a llama model; the
- * names of other architectures begin with them ("gemma3-4b"). Its file is a memfd that
- * has what a real file has (header, directory, data in the stored form of its type), so that plan,
+ * "layers=16,embd=2048,ff=8192,heads=32,kv-heads=8,head=64,vocab=128256", which is a llama model;
+ * the names of other architectures begin with them ("gemma3-4b"). Its file is a memfd that has what
+ * a real file has (header, directory, data in the stored form of its type), so that plan,
  * coordinator and stages read it as they read any other. shape_open makes it sparse: a header and
  * holes, whatever its size; shape_fill gives the holes their values.
  *

@@ -71,8 +71,8 @@ uint32_t tokenizer_bos(const tokenizer *t);
  * end a turn by their text. Any id may be asked. */
 bool tokenizer_is_end(const tokenizer *t, uint32_t id);
 
-/* They give the same ids to every text: kind, pieces and their types. *at: the first piece that differs,
- * or the number of pieces that the shorter vocabulary has; UINT32_MAX: the kinds do. */
+/* They give the same ids to every text: kind, pieces and their types. *at: the first piece that
+ * differs, or the number of pieces that the shorter vocabulary has; UINT32_MAX: the kinds do. */
 bool tokenizer_same(const tokenizer *a, const tokenizer *b, uint32_t *at);
 
 /* How many pieces the vocabulary has, <= n_vocab. */

@@ -14,8 +14,9 @@
 #define LOOK_NS (10 * NS_PER_MS)
 #define FLUSH_BYTES (256u << 10)
 
-static const char head[] = "{\"displayTimeUnit\":\"ms\",\"otherData\":{\"clock\":\"CLOCK_MONOTONIC\"},"
-                           "\"traceEvents\":[";
+static const char head[] =
+    "{\"displayTimeUnit\":\"ms\",\"otherData\":{\"clock\":\"CLOCK_MONOTONIC\"},"
+    "\"traceEvents\":[";
 static const char tail[] = "\n]}\n";
 
 struct trace {
@@ -32,7 +33,7 @@ struct trace {
     uint32_t n_runs;             /* of all time */
 };
 
-/* --- the file ---------------------------------------------------------------------------------------- */
+/* --- the file --------------------------------------------------------------------------------- */
 
 static bool write_all(int fd, const char *at, uint64_t n, uint64_t offset)
 {
@@ -60,13 +61,13 @@ static void flush(trace *t)
     t->text.n = 0;
     t->n_bytes += n;
     if (ok) return;
-    log_warn("--trace %s: %s; the trace ends here, the run goes on (exit code 4 in the end)", t->path,
-             t->text.failed ? "no memory" : strerror(errno));
+    log_warn("--trace %s: %s; the trace ends here, the run goes on (exit code 4 in the end)",
+             t->path, t->text.failed ? "no memory" : strerror(errno));
     close(t->fd);
     t->fd = -1;
 }
 
-/* --- the thread -------------------------------------------------------------------------------------- */
+/* --- the thread ------------------------------------------------------------------------------- */
 
 /* What is in the rings of r. Lock held. */
 static void drain(trace *t, trace_run *r)
@@ -104,19 +105,22 @@ static void *write_main(void *trace_)
     return NULL;
 }
 
-/* --- open and close ---------------------------------------------------------------------------------- */
+/* --- open and close --------------------------------------------------------------------------- */
 
 static status open_file(trace *t, const char *path, errmsg *e)
 {
     struct stat st;
     t->fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0644);
     if (t->fd < 0 || fstat(t->fd, &st) != 0)
-        return errmsg_set(e, ST_RESOURCES, "--trace %s cannot be written: %s", path, strerror(errno));
+        return errmsg_set(e, ST_RESOURCES, "--trace %s cannot be written: %s", path,
+                          strerror(errno));
     if (!S_ISREG(st.st_mode))
-        return errmsg_set(e, ST_RESOURCES, "--trace %s: no regular file, and it is written in place", path);
+        return errmsg_set(e, ST_RESOURCES,
+                          "--trace %s: no regular file, and it is written in place", path);
     if (ftruncate(t->fd, 0) != 0 || !write_all(t->fd, head, sizeof head - 1, 0) ||
         !write_all(t->fd, tail, sizeof tail - 1, sizeof head - 1))
-        return errmsg_set(e, ST_RESOURCES, "--trace %s cannot be written: %s", path, strerror(errno));
+        return errmsg_set(e, ST_RESOURCES, "--trace %s cannot be written: %s", path,
+                          strerror(errno));
     t->n_bytes = sizeof head - 1;
     return ST_OK;
 }
@@ -150,7 +154,8 @@ status trace_open(trace **out, const char *path, errmsg *e)
     pthread_mutex_init(&t->lock, NULL);
     make_wake(t);
     t->path = strdup(path);
-    status s = t->path != NULL ? open_file(t, path, e) : errmsg_set(e, ST_RESOURCES, "no memory for a trace");
+    status s = t->path != NULL ? open_file(t, path, e)
+                               : errmsg_set(e, ST_RESOURCES, "no memory for a trace");
     if (s == ST_OK && pthread_create(&t->thread, NULL, write_main, t) != 0)
         s = errmsg_set(e, ST_RESOURCES, "cannot start the trace's thread");
     if (s != ST_OK) {
@@ -176,7 +181,7 @@ bool trace_close(trace *t)
     return whole;
 }
 
-/* --- one pipeline ------------------------------------------------------------------------------------ */
+/* --- one pipeline ----------------------------------------------------------------------------- */
 
 static void free_run(trace_run *r)
 {
@@ -196,8 +201,9 @@ status trace_begin(trace_run **out, trace *t, const plan *p, const char *model, 
     r->plan = *p;
     r->fd = -1;
     if (n_stages > 1) r->boundary = calloc(n_stages, sizeof *r->boundary);
-    status s = n_stages > 1 && r->boundary == NULL ? errmsg_set(e, ST_RESOURCES, "no memory for a trace")
-                                                   : trace_block_create(&r->block, &r->fd, n_stages + 1, e);
+    status s = n_stages > 1 && r->boundary == NULL
+                   ? errmsg_set(e, ST_RESOURCES, "no memory for a trace")
+                   : trace_block_create(&r->block, &r->fd, n_stages + 1, e);
     if (s != ST_OK) {
         free_run(r);
         return s;

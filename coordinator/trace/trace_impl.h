@@ -12,8 +12,8 @@ typedef struct {
 } trace_text;
 void trace_text_put(trace_text *t, const char *text, uint64_t n);
 
-/* Crossings of one boundary whose other half has not been seen yet, oldest first: both rings tell of
- * them in order, and either may be read first. */
+/* Crossings of one boundary whose other half has not been seen yet, oldest first: both rings tell
+ * of them in order, and either may be read first. */
 typedef struct {
     uint64_t n_put, n_taken;
     trace_event event[TRACE_RING_EVENTS];

@@ -1,7 +1,8 @@
 /* fixed.h - products of quantised weights (quant.h): activations in fixed point, sums in integers.
  *
- * A row of activations is cut into blocks of FIXED_BLOCK values (the last may be shorter), each with
- * a scale that is a power of two: with a the largest magnitude of the block, as bits of an f32,
+ * A row of activations is cut into blocks of FIXED_BLOCK values (the last may be shorter), each
+ * with a scale that is a power of two: with a the largest magnitude of the block, as bits of an
+ * f32,
  *
  *     e = max(24, (a + 0x20000) >> 23),  s = 2^(e - 141),  v[i] = x[i] / s rounded to even,
  *
@@ -26,9 +27,9 @@
  * quant_offset(type) S afterwards.
  *
  * In memory, rows lie block by block: of each block all rows, one unit of memory each: 2 bytes a
- * value, in an order of the instruction set's own; at FIXED_SUMS_AT a word for each group: (float)S,
- * or, for a type without a minimum, the integer quant_offset(type) S; then s. Rows are made for one
- * type of weights. */
+ * value, in an order of the instruction set's own; at FIXED_SUMS_AT a word for each group:
+ * (float)S, or, for a type without a minimum, the integer quant_offset(type) S; then s. Rows are
+ * made for one type of weights. */
 #ifndef KERNELS_CPU_FIXED_H
 #define KERNELS_CPU_FIXED_H
 

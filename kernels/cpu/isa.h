@@ -1,14 +1,14 @@
 /* isa.h - the arithmetic of the cpu backend as one table per instruction set.
  *
  * ref (plain C), avx2 (AVX2 + FMA + F16C), avx512 (F, BW, VL, DQ, VNNI) and amx (avx512 and AMX
- * tiles of bytes) fill it; all give the same bits for the same inputs, whatever rows stand beside and however a range is cut between
- * threads. Functions work on a range of outputs so that threads can share an op. Only a NaN's sign
- * and payload may differ; that a result is NaN may not.
+ * tiles of bytes) fill it; all give the same bits for the same inputs, whatever rows stand beside
+ * and however a range is cut between threads. Functions work on a range of outputs so that threads
+ * can share an op. Only a NaN's sign and payload may differ; that a result is NaN may not.
  *
  * Sums of products: sixteen f32 lanes, zero at first; term i goes to lane i mod 16 by one fused
  * multiply-add, i ascending; a lane without a term at the end is left as it is; then the tree
- * (l, l+8), (l, l+4), (l, l+2), (l, l+1). Stored floats are converted to f32 first, exactly. This is
- * the order of matmul (terms w[o,i] x[r,i]; a bias is added to the tree's result), of rms_norm
+ * (l, l+8), (l, l+4), (l, l+2), (l, l+1). Stored floats are converted to f32 first, exactly. This
+ * is the order of matmul (terms w[o,i] x[r,i]; a bias is added to the tree's result), of rms_norm
  * (x[i] x[i]) and of attention's scores (q[i] k[j,i]). Products of quantised weights are sums of
  * integers: fixed.h.
  *

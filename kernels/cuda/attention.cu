@@ -1,5 +1,5 @@
-// Attention by attention_cell.cuh: a block walks the cells of its rows, or takes one of them; those meet
-// in attention_merge in ascending order, which other kernels' cells use too.
+// Attention by attention_cell.cuh: a block walks the cells of its rows, or takes one of them; those
+// meet in attention_merge in ascending order, which other kernels' cells use too.
 #include "kernels/cuda/attention_cell.cuh"
 #include "kernels/cuda/attention_core.cuh"
 

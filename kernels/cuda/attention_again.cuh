@@ -1,19 +1,21 @@
-// attention_again.cuh - a warp's 16 rows of a prompt once more, when what they have summed up is not finite:
-// by single steps from the pools, leaving out values that are not finite where a row does not see them
-// (core_unseen). Slow, as scores are made again and again, and in need of no memory: it is for the rows before
-// one whose values have overflown, in its session's last chunk.
+// attention_again.cuh - a warp's 16 rows of a prompt once more, when what they have summed up is
+// not finite: by single steps from the pools, leaving out values that are not finite where a row
+// does not see them (core_unseen). Slow, as scores are made again and again, and in need of no
+// memory: it is for the rows before one whose values have overflown, in its session's last chunk.
 #ifndef KERNELS_CUDA_ATTENTION_AGAIN_CUH
 #define KERNELS_CUDA_ATTENTION_AGAIN_CUH
 
 #include "kernels/cuda/attention_core.cuh"
 
-// Whether what any of the warp's rows has summed up is not finite, though its weights were: those come from
-// what it sees alone. any[h]: the lane's row g + 8 h has summed; l: its weights; o: the lane's sums,
-// [HEAD / 8], 128 apart, as accumulators lie.
+// Whether what any of the warp's rows has summed up is not finite, though its weights were: those
+// come from what it sees alone. any[h]: the lane's row g + 8 h has summed; l: its weights; o: the
+// lane's sums, [HEAD / 8], 128 apart, as accumulators lie.
 template <uint32_t HEAD>
-static __device__ __forceinline__ bool sums_spoilt(const bool (&any)[2], const float (&l)[2], const float4 *o)
+static __device__ __forceinline__ bool sums_spoilt(const bool (&any)[2], const float (&l)[2],
+                                                   const float4 *o)
 {
-    const bool may[2] = {any[0] && magnitude_bits(l[0]) < 0x7f800000, any[1] && magnitude_bits(l[1]) < 0x7f800000};
+    const bool may[2] = {any[0] && magnitude_bits(l[0]) < 0x7f800000,
+                         any[1] && magnitude_bits(l[1]) < 0x7f800000};
     uint32_t largest = 0;
 #pragma unroll 1
     for (uint32_t i = 0; i < HEAD / 8; i++) {
@@ -25,12 +27,13 @@ static __device__ __forceinline__ bool sums_spoilt(const bool (&any)[2], const f
 }
 
 // Those sums again. Rows g and g + 8 see [seen[h].x, seen[h].y] (x > y: nothing), with scores times
-// natural[h]; all of the run together see [run.x, run.y], in the blocks of `table`. q: queries as first operands.
+// natural[h]; all of the run together see [run.x, run.y], in the blocks of `table`. q: queries as
+// first operands.
 template <uint32_t HEAD>
-static __device__ __forceinline__ void sum_again(const cuda_kv &kv, const uint32_t *table, uint32_t kv_head,
-                                                 uint2 run, const uint2 (&seen)[2],
-                                                 const float (&natural)[2], const uint32_t (&q)[HEAD / 4],
-                                                 float4 *o)
+static __device__ __forceinline__ void sum_again(const cuda_kv &kv, const uint32_t *table,
+                                                 uint32_t kv_head, uint2 run,
+                                                 const uint2 (&seen)[2], const float (&natural)[2],
+                                                 const uint32_t (&q)[HEAD / 4], float4 *o)
 {
     const uint32_t first[2] = {seen[0].x, seen[1].x}, last[2] = {seen[0].y, seen[1].y};
     uint32_t lane = threadIdx.x % 32;
@@ -40,7 +43,9 @@ static __device__ __forceinline__ void sum_again(const cuda_kv &kv, const uint32
         return (const uint16_t *)pool + (block * CORE_BLOCK + p % CORE_BLOCK) * HEAD + d;
     };
     auto in = [&](uint32_t p) { return p >= run.x && p <= run.y; };
-    auto key = [&](uint32_t p, uint32_t d) { return in(p) ? *(const uint32_t *)at(kv.k, p, d) : 0; };
+    auto key = [&](uint32_t p, uint32_t d) {
+        return in(p) ? *(const uint32_t *)at(kv.k, p, d) : 0;
+    };
     auto value = [&](uint32_t p, uint32_t d) { return in(p) ? (uint32_t)*at(kv.v, p, d) : 0; };
     bool any[2] = {false, false};
     float m[2] = {0, 0};
@@ -84,7 +89,8 @@ static __device__ __forceinline__ void sum_again(const cuda_kv &kv, const uint32
             float own = __fmul_rn(all[h], natural[h]), both = fmaxf(m[h], own);
             wa[h] = exp_f32(__fsub_rn(m[h], both));
             wb[h] = exp_f32(__fsub_rn(own, both));
-            joins[h] = first[h] <= last[h] && last[h] / CORE_CELL >= cell && first[h] / CORE_CELL <= cell;
+            joins[h] =
+                first[h] <= last[h] && last[h] / CORE_CELL >= cell && first[h] / CORE_CELL <= cell;
             if (joins[h]) m[h] = any[h] ? both : own;
         }
         auto weights = [&](uint32_t t) {

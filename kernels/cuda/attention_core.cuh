@@ -1,15 +1,15 @@
 // attention_core.cuh - attention over an f16 cache on the tensor core: the arithmetic that all its
 // paths (prompt, few rows, one row's walk) share, for heads of a multiple of 8 up to 256.
 //
-// A query's head is f16 after a power-of-two scale of its own. A score is one chain of k16 steps over
-// the head, from zero. In a cell of 256 keys: m = the largest score; e = 2^(14 + (s - m) c), c the
-// scale with its log2(e), by the device's own ex2 (the 14 keeps small ones out of f16's denormal
-// numbers and falls out of the quotient). l sums e in f32: of each 16 keys, lane q of 4 has a chain
-// of keys 2q, 2q+1, 2q+8, 2q+9; the sixteen chains meet in a tree, then lanes q^1, q^2. o is one
-// chain of 16 k16 steps, keys ascending, of e rounded to f16. Keys that a row does not see have e = 0,
-// and their values are 0: those that no row of the block sees always, others where they are not finite
-// (core_unseen): NaN and infinity reach the rows that see them and no others. Cells meet as backend.h
-// says.
+// A query's head is f16 after a power-of-two scale of its own. A score is one chain of k16 steps
+// over the head, from zero. In a cell of 256 keys: m = the largest score; e = 2^(14 + (s - m) c), c
+// the scale with its log2(e), by the device's own ex2 (the 14 keeps small ones out of f16's
+// denormal numbers and falls out of the quotient). l sums e in f32: of each 16 keys, lane q of 4
+// has a chain of keys 2q, 2q+1, 2q+8, 2q+9; the sixteen chains meet in a tree, then lanes q^1, q^2.
+// o is one chain of 16 k16 steps, keys ascending, of e rounded to f16. Keys that a row does not see
+// have e = 0, and their values are 0: those that no row of the block sees always, others where they
+// are not finite (core_unseen): NaN and infinity reach the rows that see them and no others. Cells
+// meet as backend.h says.
 #ifndef KERNELS_CUDA_ATTENTION_CORE_CUH
 #define KERNELS_CUDA_ATTENTION_CORE_CUH
 
@@ -24,8 +24,8 @@ __device__ __forceinline__ float core_exp2(float x)
     return y;
 }
 
-// What turns a raw score (of a query scaled by 2^exponent) into the natural exponent, and the same for
-// powers of two.
+// What turns a raw score (of a query scaled by 2^exponent) into the natural exponent, and the same
+// for powers of two.
 __device__ __forceinline__ float core_scale(float scale, int exponent)
 {
     return __fmul_rn(scale, pow2(-exponent));
@@ -80,8 +80,8 @@ __device__ __forceinline__ uint32_t core_sees(uint32_t first, uint32_t last, uin
     return p + 1 >= first && p + 1 <= last ? low | 0x3c000000 : low;
 }
 
-// o, 16 rows by 8 values of a cell, as the paths below sum it. weights(t): step t's first operand; words(t):
-// its second, of the values.
+// o, 16 rows by 8 values of a cell, as the paths below sum it. weights(t): step t's first operand;
+// words(t): its second, of the values.
 template <class W, class B>
 static __device__ __forceinline__ void core_sum(float (&o)[4], W weights, B words)
 {
@@ -98,8 +98,8 @@ static __device__ __forceinline__ void core_sum(float (&o)[4], W weights, B word
 // that are not finite. The lane's rows, g and g + 8, see [first[h], last[h]].
 template <class W, class B>
 static __device__ __forceinline__ void core_unseen(float (&o)[4], const uint32_t (&first)[2],
-                                                   const uint32_t (&last)[2], uint32_t cell, W weights,
-                                                   B words)
+                                                   const uint32_t (&last)[2], uint32_t cell,
+                                                   W weights, B words)
 {
     const uint32_t ones = 0x3c003c00;
     float clean[4] = {0, 0, 0, 0}, n_seen[4] = {0, 0, 0, 0};
@@ -159,11 +159,12 @@ static __device__ void core_query(core_state &st, uint32_t i, uint32_t n, float 
 }
 
 // The cell's share of every query: st.m, st.l, and o by put(query, d, o[d], o[d + 1]). st's queries
-// are there. WARPS 8 or 16, threads in order; STEPS: k16 steps of the longest head. The thread's words
-// of two f16, zeros where [begin, end), the positions that any query sees, ends, are
+// are there. WARPS 8 or 16, threads in order; STEPS: k16 steps of the longest head. The thread's
+// words of two f16, zeros where [begin, end), the positions that any query sees, ends, are
 //     key(j, t, c): tile j of the warp's TILES, key (warp * TILES + j) * 8 + lane / 4 of the cell,
 //                   values 16 t + 8 c + lane % 4 * 2 (zeros past the head), and
-//     value(t, r, c): key 16 t + 8 c + lane / 4 of the cell, values 8 (r * WARPS + warp) + lane % 4 * 2.
+//     value(t, r, c): key 16 t + 8 c + lane / 4 of the cell, values
+//                     8 (r * WARPS + warp) + lane % 4 * 2.
 // sync() meets the block: st may be written when all have met after the return, and st.l read.
 // SEVERAL: the queries are not of one row: some may see values that others do not.
 template <uint32_t WARPS, uint32_t STEPS, bool SEVERAL, class K, class V, class S, class P>
@@ -293,7 +294,8 @@ static __device__ void core_cell(core_state &st, uint32_t n, uint32_t cell, uint
         }
     }
     if (!SEVERAL || !__any_sync(~0u, spoilt != 0)) return;
-    const uint32_t first[2] = {st.first[g], st.first[g + 8]}, last[2] = {st.last[g], st.last[g + 8]};
+    const uint32_t first[2] = {st.first[g], st.first[g + 8]},
+                   last[2] = {st.last[g], st.last[g + 8]};
     auto weights = [&](uint32_t t) { return st.e[t][lane]; };
 #pragma unroll 1
     for (uint32_t r = 0; r < STEPS * 2 / WARPS; r++) {

@@ -1,10 +1,10 @@
 // Attention of many rows over an f16 cache, heads of 64 or 128, in the arithmetic of
-// attention_core.cuh on warpgroups. A block takes 128 rows of one query head: one thread of its first
-// warpgroup lets the copy engine fill a ring with the cells' keys and values in turn, the other two
-// take 64 rows each. They use the tensor core in turns, so that one weighs while the other multiplies.
-// Queries, scores, weights and sums of a cell stay in registers, what cells have made so far in shared
-// memory. The first cells are on their way while queries are made.
-// Two query heads of one KV head are a cluster: each block brings both of them half of the boxes.
+// attention_core.cuh on warpgroups. A block takes 128 rows of one query head: one thread of its
+// first warpgroup lets the copy engine fill a ring with the cells' keys and values in turn, the
+// other two take 64 rows each. They use the tensor core in turns, so that one weighs while the
+// other multiplies. Queries, scores, weights and sums of a cell stay in registers, what cells have
+// made so far in shared memory. The first cells are on their way while queries are made. Two query
+// heads of one KV head are a cluster: each block brings both of them half of the boxes.
 #include "kernels/cuda/attention_again.cuh"
 #include "kernels/cuda/attention_core.cuh"
 #include "kernels/cuda/hopper.cuh"
@@ -12,7 +12,8 @@
 
 static constexpr uint32_t ROWS = 128, BOX_KEYS = CORE_BLOCK, BLOCKS = CORE_CELL / CORE_BLOCK;
 static constexpr uint32_t OUTSIDE = 1u << 30; // rows of a pool's map: what begins there is zero
-// Barriers: a turn of warpgroup 0, of 1; both meet; rows are looked at, for those who fetch, for all.
+// Barriers: a turn of warpgroup 0, of 1; both meet; rows are looked at, for those who fetch, for
+// all.
 static constexpr uint32_t TURN = 1, BOTH = 3, LOOKED = 4, READY = 5;
 
 struct prompt_attention_args {
@@ -25,8 +26,8 @@ struct prompt_attention_args {
     float scale;
 };
 
-// A slot holds a part of a cell: 64 values of the head of all keys, or all values of as many keys as
-// fit. A cell's parts of keys come first.
+// A slot holds a part of a cell: 64 values of the head of all keys, or all values of as many keys
+// as fit. A cell's parts of keys come first.
 template <uint32_t HEAD> struct ring_of {
     static constexpr uint32_t parts = HEAD / 64; // of keys, and of values
     static constexpr uint32_t part_keys = CORE_CELL / parts; // of values
@@ -185,8 +186,8 @@ static __device__ __forceinline__ void take_queries(uint32_t (&q)[HEAD / 4], con
                      : "memory");
 }
 
-// What the thread's two rows have met; what they see and their scales are in shared memory, and what
-// they have summed: [HEAD / 8][128 threads] of four, as the tensor core deals them out.
+// What the thread's two rows have met; what they see and their scales are in shared memory, and
+// what they have summed: [HEAD / 8][128 threads] of four, as the tensor core deals them out.
 struct row_state
 {
     float m[2], l[2];
@@ -194,7 +195,8 @@ struct row_state
 };
 
 // Positions that row t of the block sees as part of the run: first > last, none.
-static __device__ __forceinline__ uint2 seen_by(const prompt_state &st, const run_of &run, uint32_t t)
+static __device__ __forceinline__ uint2 seen_by(const prompt_state &st, const run_of &run,
+                                                uint32_t t)
 {
     bool in = t >= run.begin && t < run.end;
     return in ? make_uint2(st.first[t], st.last[t]) : make_uint2(UINT32_MAX, 0);
@@ -247,7 +249,8 @@ static __device__ __forceinline__ void weigh(const prompt_state &st, const run_o
             float part = __fadd_rn(__fadd_rn(__fadd_rn(x[0], x[1]), x[2]), x[3]);
             uint32_t level = 0;
 #pragma unroll
-            for (; level < 4 && (i16 >> level & 1) != 0; level++) // the tree, as far as it is complete
+            for (; level < 4 && (i16 >> level & 1) != 0;
+                 level++) // the tree, as far as it is complete
                 part = __fadd_rn(part, sum[h][level]);
             sum[h][level] = part;
         }
@@ -309,8 +312,8 @@ static __device__ __forceinline__ void join(const prompt_state &st, const run_of
     row.any[1] |= in[1];
 }
 
-// The thread's two rows from what they have summed. False, for the whole warp: not all of it can be divided
-// like that.
+// The thread's two rows from what they have summed. False, for the whole warp: not all of it can be
+// divided like that.
 template <uint32_t HEAD>
 static __device__ __forceinline__ bool put_rows(const row_state &row, const float4 *o, float *to,
                                                 uint32_t n_heads)
@@ -334,8 +337,8 @@ static __device__ __forceinline__ bool put_rows(const row_state &row, const floa
 }
 
 template <uint32_t HEAD>
-static __device__ __forceinline__ void put_any_rows(const row_state &row, const float4 *o, float *to,
-                                                    uint32_t n_heads)
+static __device__ __forceinline__ void put_any_rows(const row_state &row, const float4 *o,
+                                                    float *to, uint32_t n_heads)
 {
     float *to8 = to + (uint64_t)8 * n_heads * HEAD;
 #pragma unroll 1
@@ -360,8 +363,8 @@ template <uint32_t TOGETHER> static __device__ __forceinline__ void release(uint
     }
 }
 
-// Values of the cell's keys past the last that is seen may be anything; they become zero. The cell's
-// parts begin at slot `at`.
+// Values of the cell's keys past the last that is seen may be anything; they become zero. The
+// cell's parts begin at slot `at`.
 template <uint32_t HEAD>
 static __device__ void clear_unseen(prompt_state &st, char *slots, ring_place at, uint32_t n_seen)
 {
@@ -381,7 +384,8 @@ static __device__ void clear_unseen(prompt_state &st, char *slots, ring_place at
 
 // The slots of a product's parts, from the first on, as its groups of steps end.
 template <uint32_t PARTS, uint32_t TOGETHER>
-static __device__ __forceinline__ void release_parts(prompt_state &st, ring_place first, uint32_t slots)
+static __device__ __forceinline__ void release_parts(prompt_state &st, ring_place first,
+                                                     uint32_t slots)
 {
     if (PARTS == 2) {
         wgmma_wait<1>();
@@ -483,8 +487,8 @@ static __device__ void attend(const prompt_attention_args &a, prompt_state &st, 
         if (sums_spoilt<HEAD>(row.any, row.l, o)) {
             const float natural[2] = {st.natural[t0], st.natural[t0 + 8]};
             sum_again<HEAD>(a.kv, a.kv.tables + a.kv.table[row0 + run.begin],
-                            head / (a.n_heads / a.kv.n_kv_heads), make_uint2(run.first, run.last), seen,
-                            natural, q, o);
+                            head / (a.n_heads / a.kv.n_kv_heads), make_uint2(run.first, run.last),
+                            seen, natural, q, o);
         }
         put_any_rows<HEAD>(row, o, to, a.n_heads);
     }

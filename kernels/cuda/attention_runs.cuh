@@ -1,5 +1,5 @@
-// attention_runs.cuh - how a block of attention goes through its rows: run by run of live rows of one
-// block table, and through a run's cells; what is done with a cell is attention_cell.cuh's or
+// attention_runs.cuh - how a block of attention goes through its rows: run by run of live rows of
+// one block table, and through a run's cells; what is done with a cell is attention_cell.cuh's or
 // attention_core.cuh's. Blocks of 256 threads; grids of attention_grid.
 #ifndef KERNELS_CUDA_ATTENTION_RUNS_CUH
 #define KERNELS_CUDA_ATTENTION_RUNS_CUH
@@ -56,7 +56,8 @@ __device__ __forceinline__ uint32_t first_seen(const attention_args &a, uint32_t
     return a.window != 0 && position >= a.window ? position + 1 - a.window : 0;
 }
 
-// serve(r0, r1, kv_head, head0, n_heads): rows [r0, r1) of one table, all live, and the block's heads.
+// serve(r0, r1, kv_head, head0, n_heads): rows [r0, r1) of one table, all live, and the block's
+// heads.
 template <class F> static __device__ __forceinline__ void for_runs(const attention_args &a, F serve)
 {
     uint32_t n = a.kv.n_head, group = a.n_heads / a.kv.n_kv_heads;
@@ -78,11 +79,13 @@ template <class F> static __device__ __forceinline__ void for_runs(const attenti
     }
 }
 
-// take(cell, begin, end): positions [begin, end) of the run's, whose blocks of keys are in `block` (shared
-// memory): all cells of positions [first, last], or this block's share of them. r0: a row of the run.
+// take(cell, begin, end): positions [begin, end) of the run's, whose blocks of keys are in `block`
+// (shared memory): all cells of positions [first, last], or this block's share of them. r0: a row
+// of the run.
 template <class F>
-static __device__ __forceinline__ void for_cells(const attention_args &a, uint32_t r0, uint32_t first,
-                                                 uint32_t last, uint32_t *block, F take)
+static __device__ __forceinline__ void for_cells(const attention_args &a, uint32_t r0,
+                                                 uint32_t first, uint32_t last, uint32_t *block,
+                                                 F take)
 {
     const uint32_t *table = a.kv.tables + a.kv.table[r0];
     uint32_t cell = first / CELL, step = 1;

@@ -1,6 +1,6 @@
 // attention_words.cuh - a cell's keys and values as 16 warps take them in core_cell, in registers:
-// asked for together, before the queries are there. Values of heads longer than WORDS_HEAD_MAX have no
-// room beside the keys: their words are asked for when the scores are made.
+// asked for together, before the queries are there. Values of heads longer than WORDS_HEAD_MAX have
+// no room beside the keys: their words are asked for when the scores are made.
 #ifndef KERNELS_CUDA_ATTENTION_WORDS_CUH
 #define KERNELS_CUDA_ATTENTION_WORDS_CUH
 
@@ -8,8 +8,8 @@
 
 static constexpr uint32_t WORDS_HEAD_MAX = 128, WORDS_STEPS = WORDS_HEAD_MAX / 16;
 
-// The thread's words, for heads of n values, a multiple of 8, up to HEAD: zeros at positions outside
-// [begin, end).
+// The thread's words, for heads of n values, a multiple of 8, up to HEAD: zeros at positions
+// outside [begin, end).
 template <uint32_t HEAD = WORDS_HEAD_MAX> struct cell_words {
     static constexpr uint32_t STEPS = HEAD / 16, ROUNDS = HEAD / 128;
     uint32_t key[2][STEPS][2], value[ROUNDS][CORE_CELL / 16][2];

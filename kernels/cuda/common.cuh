@@ -82,9 +82,9 @@ __device__ __forceinline__ void mma_step(float d[4], uint32_t a0, uint32_t a1, u
         : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
 
-// The same bits with the roles swapped: d[outputs] += w[8 outputs x 16] x[16 x 8 columns], where only
-// column 0 is asked for: lanes of the others may hold anything. The output of lane 4 o is d[0]; the
-// 8 outputs that the instruction has besides are left undefined, in d[2] and d[3].
+// The same bits with the roles swapped: d[outputs] += w[8 outputs x 16] x[16 x 8 columns], where
+// only column 0 is asked for: lanes of the others may hold anything. The output of lane 4 o is
+// d[0]; the 8 outputs that the instruction has besides are left undefined, in d[2] and d[3].
 __device__ __forceinline__ void mma_one_row(float d[4], uint32_t w0, uint32_t w1, uint32_t x0,
                                             uint32_t x1)
 {
@@ -193,7 +193,8 @@ __device__ __forceinline__ float norm_scale(float sum, uint32_t n, float eps)
     return __frcp_rn(__fsqrt_rn(__fadd_rn(__fdiv_rn(sum, (float)n), eps)));
 }
 
-template <uint32_t WARPS = 8> __device__ __forceinline__ uint32_t block_max(uint32_t v, uint32_t *room)
+template <uint32_t WARPS = 8>
+__device__ __forceinline__ uint32_t block_max(uint32_t v, uint32_t *room)
 {
     v = __reduce_max_sync(~0u, v);
     if (threadIdx.x % 32 == 0) room[threadIdx.x / 32] = v;
@@ -224,8 +225,8 @@ __device__ __forceinline__ uint4 chunk_of(const float v[8], float scale)
                       scaled_pair(v[4], v[5], scale), scaled_pair(v[6], v[7], scale));
 }
 
-// Row r, held by a block's threads, v[j] being values (j * THREADS + thread) * 8 on: prepared as n_chunks
-// chunks, with its exponent. largest: of the thread's magnitudes.
+// Row r, held by a block's threads, v[j] being values (j * THREADS + thread) * 8 on: prepared as
+// n_chunks chunks, with its exponent. largest: of the thread's magnitudes.
 template <uint32_t EACH, uint32_t THREADS = 256>
 __device__ __forceinline__ void put_prepared(uint4 *prepared, int32_t *exponents, uint32_t r,
                                              uint32_t n_chunks, const float (&v)[EACH][8],

@@ -1,5 +1,6 @@
-// dequant.cuh - what a quantised row stores, by the formats of the GGUF specification: small integers,
-// and the scales and minimums that make numbers of them. b: where a block begins (any address).
+// dequant.cuh - what a quantised row stores, by the formats of the GGUF specification: small
+// integers, and the scales and minimums that make numbers of them. b: where a block begins (any
+// address).
 #ifndef KERNELS_CUDA_DEQUANT_CUH
 #define KERNELS_CUDA_DEQUANT_CUH
 
@@ -20,7 +21,7 @@ __device__ __forceinline__ uint32_t nibble(const uint8_t *q, uint32_t i) // of 3
     return i < 16 ? q[i] & 15 : q[i - 16] >> 4;
 }
 
-// --- types of blocks of 32 values: value = d * integer, or d * integer + minimum (Q4_1, Q5_1) --------
+// --- types of blocks of 32 values: value = d * integer, or d * integer + minimum (Q4_1, Q5_1) ---
 
 __device__ __forceinline__ int iq4_value(uint32_t i)
 {
@@ -48,7 +49,7 @@ __device__ __forceinline__ int block_integer(dtype type, const uint8_t *b, uint3
     }
 }
 
-// --- types of super-blocks of 256 values: value = d * scale * integer - dmin * minimum ---------------
+// --- types of super-blocks of 256 values: value = d * scale * integer - dmin * minimum ---
 
 // Scale and minimum j of the eight of Q4_K and Q5_K, 6 bits each in 12 bytes.
 __device__ __forceinline__ void scale_min(const uint8_t *q, uint32_t j, int *scale, int *min)
@@ -64,7 +65,8 @@ __device__ __forceinline__ int super_integer(dtype type, const uint8_t *b, uint3
     case DT_Q2_K: // scales[16], q[64], d, dmin
         return b[16 + half * 32 + j % 32] >> (j / 32 * 2) & 3;
     case DT_Q3_K: // high[32], q[64], scales[12], d
-        return (b[32 + half * 32 + j % 32] >> (j / 32 * 2) & 3) - (b[i % 32] >> (i / 32) & 1 ? 0 : 4);
+        return (b[32 + half * 32 + j % 32] >> (j / 32 * 2) & 3) -
+               (b[i % 32] >> (i / 32) & 1 ? 0 : 4);
     case DT_Q4_K: // d, dmin, scales[12], q[128]
         return b[16 + i / 64 * 32 + i % 32] >> (i / 32 % 2 * 4) & 15;
     case DT_Q5_K: // d, dmin, scales[12], high[32], q[128]

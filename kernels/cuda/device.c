@@ -268,7 +268,8 @@ static void queue_close(backend_queue *q)
     free(q);
 }
 
-#define PAGES(bytes) (((bytes) + PLAN_CUDA_PAGE_BYTES - 1) / PLAN_CUDA_PAGE_BYTES * PLAN_CUDA_PAGE_BYTES)
+#define PAGES(bytes)                                                                               \
+    (((bytes) + PLAN_CUDA_PAGE_BYTES - 1) / PLAN_CUDA_PAGE_BYTES * PLAN_CUDA_PAGE_BYTES)
 _Static_assert(PLAN_CUDA_QUEUE_BYTES == PAGES(CUDA_PREPARED_BYTES) + PAGES(CUDA_EXPANDED_BYTES) +
                                             PAGES(CUDA_PARTIAL_BYTES) +
                                             PAGES(CUDA_PREPARED_ROWS * sizeof(int32_t)),

@@ -18,7 +18,8 @@
 #define CUDA_WEIGHT_ALIGN   PLAN_CUDA_ALIGN_BYTES
 #define CUDA_PREPARED_BYTES (112ull << 20) /* activations in the tensor core's order, per queue */
 #define CUDA_PREPARED_ROWS  4096u
-#define CUDA_EXPANDED_BYTES (112ull << 20) /* a packed weight's values, or a part of it, per queue */
+#define CUDA_EXPANDED_BYTES                                                                        \
+    (112ull << 20)                        /* a packed weight's values, or a part of it, per queue */
 #define CUDA_PARTIAL_BYTES  (64ull << 20) /* attention cells that wait to be merged, per queue */
 
 typedef struct cuda_weight cuda_weight;
@@ -53,8 +54,8 @@ struct backend_queue {
     uint32_t prepared_n, prepared_rows;
 };
 
-/* The error as a status: ST_OK, or ST_RESOURCES (memory) or ST_DEVICE with a line that names the call
- * and the device: in *e, or, when e is NULL, in the log and for `failure`. */
+/* The error as a status: ST_OK, or ST_RESOURCES (memory) or ST_DEVICE with a line that names the
+ * call and the device: in *e, or, when e is NULL, in the log and for `failure`. */
 status cuda_result(const backend_device *d, cudaError_t error, const char *call, errmsg *e);
 
 #define TRY_CUDA(d, call, e) TRY(cuda_result(d, call, #call, e))
@@ -71,8 +72,8 @@ static inline void *cuda_address(dev_ptr p)
 status cuda_weights_begin(backend_device *d, uint64_t bytes, uint32_t n, errmsg *e);
 status cuda_weights_end(backend_device *d, errmsg *e);
 void cuda_weights_close(backend_device *d);
-status cuda_table_open(backend_device *d, dev_weight *out, const void *host, dtype type, uint32_t n_in,
-                       uint32_t n_out, errmsg *e);
+status cuda_table_open(backend_device *d, dev_weight *out, const void *host, dtype type,
+                       uint32_t n_in, uint32_t n_out, errmsg *e);
 status cuda_weight_open(backend_device *d, dev_weight *out, const void *host, dtype type,
                         uint32_t n_in, uint32_t n_out, errmsg *e);
 status cuda_weights_from_host(backend_device *d, dev_ptr *out, const void *host, uint64_t bytes,

@@ -1,5 +1,6 @@
-// Embedding rows, gathered from a table in host memory, as the file stores them: a block takes a run of
-// one row's bytes over the bus at once, and makes of them the values that the cpu makes (quant.h).
+// Embedding rows, gathered from a table in host memory, as the file stores them: a block takes a
+// run of one row's bytes over the bus at once, and makes of them the values that the cpu makes
+// (quant.h).
 #include "kernels/cuda/dequant.cuh"
 
 static constexpr uint32_t RUN = 2048; // values; whole blocks of every type, at most 8192 bytes
@@ -20,7 +21,8 @@ static __device__ float stored_value(dtype type, uint32_t block_values, uint32_t
     i %= block_values;
     if (block_values == 32) {
         float s = half_at(b), q = (float)block_integer(type, b, i);
-        return type == DT_Q4_1 || type == DT_Q5_1 ? __fmaf_rn(s, q, half_at(b + 2)) : __fmul_rn(s, q);
+        return type == DT_Q4_1 || type == DT_Q5_1 ? __fmaf_rn(s, q, half_at(b + 2))
+                                                  : __fmul_rn(s, q);
     }
     int scale, min;
     uint32_t d = super_d(type, b);
@@ -34,13 +36,15 @@ static __device__ float stored_value(dtype type, uint32_t block_values, uint32_t
 
 // Loads of 16 bytes may begin before the run and end behind it, never outside its pages.
 static __global__ void embed(float *out, const uint8_t *table, dtype type, uint32_t block_values,
-                             uint32_t block_bytes, uint32_t n_in, const uint32_t *tokens, float scale)
+                             uint32_t block_bytes, uint32_t n_in, const uint32_t *tokens,
+                             float scale)
 {
     __shared__ uint4 bytes[RUN * 4 / 16 + 2];
     kernel_begin();
     uint64_t row_bytes = (uint64_t)n_in / block_values * block_bytes;
     uint32_t r = blockIdx.x, first = blockIdx.y * RUN, n = min(RUN, n_in - first);
-    const uint8_t *from = table + tokens[r] * row_bytes + (uint64_t)(first / block_values) * block_bytes;
+    const uint8_t *from =
+        table + tokens[r] * row_bytes + (uint64_t)(first / block_values) * block_bytes;
     uint32_t skip = (uint32_t)((uintptr_t)from % 16);
     const uint4 *line = (const uint4 *)(from - skip);
     uint32_t n_lines = (skip + n / block_values * block_bytes + 15) / 16;
@@ -53,8 +57,8 @@ static __global__ void embed(float *out, const uint8_t *table, dtype type, uint3
     }
 }
 
-cudaError_t cuda_launch_embed(cudaStream_t s, float *out, const void *table, dtype type, uint32_t n_in,
-                              const uint32_t *tokens, float scale, uint32_t n_rows)
+cudaError_t cuda_launch_embed(cudaStream_t s, float *out, const void *table, dtype type,
+                              uint32_t n_in, const uint32_t *tokens, float scale, uint32_t n_rows)
 {
     const dtype_info *info = dtype_get(type);
     dim3 grid(n_rows, (n_in + RUN - 1) / RUN);

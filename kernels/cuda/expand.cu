@@ -1,5 +1,6 @@
-// Weights of a packed form as FORM_F16, for products of many rows: the registers that the form makes
-// are words of core matrices, so that no product sees which way a weight took. A warp per unit.
+// Weights of a packed form as FORM_F16, for products of many rows: the registers that the form
+// makes are words of core matrices, so that no product sees which way a weight took. A warp per
+// unit.
 #include "kernels/cuda/forms.cuh"
 
 template <class form>

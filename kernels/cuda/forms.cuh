@@ -225,9 +225,9 @@ struct form_q6k {
     }
 };
 
-// A unit is a super-block of 256 inputs: [8 blocks][32 lanes][8] bytes (integer + 128), then for each
-// output 16 pairs of a scale (plus 128) and a minimum, bytes, one for each k16 step; then for each
-// output d and dmin, f16.
+// A unit is a super-block of 256 inputs: [8 blocks][32 lanes][8] bytes (integer + 128), then for
+// each output 16 pairs of a scale (plus 128) and a minimum, bytes, one for each k16 step; then for
+// each output d and dmin, f16.
 struct form_k8 {
     static constexpr uint32_t unit_blocks = 8, unit_bytes = K8_UNIT;
     static constexpr uint32_t scales_at = 2048, d_at = 2304;
@@ -241,7 +241,8 @@ struct form_k8 {
 #pragma unroll
         for (uint32_t j = 0; j < 8; j++) {
             uint2 p = *reinterpret_cast<const uint2 *>(unit + j * 256 + lane * 8);
-            uint32_t s = *reinterpret_cast<const uint32_t *>(unit + scales_at + lane / 4 * 32 + j * 4);
+            uint32_t s =
+                *reinterpret_cast<const uint32_t *>(unit + scales_at + lane / 4 * 32 + j * 4);
             float s0 = __fmul_rn(d, __fsub_rn(byte_above<0>(s), less));
             float s1 = __fmul_rn(d, __fsub_rn(byte_above<2>(s), less));
             float m0 = __fmul_rn(m, __fsub_rn(0x1p23f, byte_above<1>(s)));

@@ -17,9 +17,9 @@ __device__ __forceinline__ uint64_t operand_at(const void *p, uint32_t k_bytes, 
            (uint64_t)(row_bytes >> 4) << 32;
 }
 
-// The same brought by boxes of 64 values (128 bytes) wide with the copy engine's swizzle of 128 bytes,
-// p on a border of 1024: 8 rows are 1024 bytes. Along rows for a step's k side by side; for rows of k,
-// columns_bytes: from 64 columns to the next 64.
+// The same brought by boxes of 64 values (128 bytes) wide with the copy engine's swizzle of 128
+// bytes, p on a border of 1024: 8 rows are 1024 bytes. Along rows for a step's k side by side; for
+// rows of k, columns_bytes: from 64 columns to the next 64.
 __device__ __forceinline__ uint64_t swizzled_at(const void *p, uint32_t columns_bytes)
 {
     return (uint64_t)(shared_address(p) >> 4 & 0x3fff) | (uint64_t)(columns_bytes >> 4) << 16 |
@@ -94,8 +94,8 @@ __device__ __forceinline__ void barrier_arrive(uint64_t *b)
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(b)) : "memory");
 }
 
-// At the same barrier of block `rank` of the cluster. (Release at the scope of a cluster would fence
-// all memory, a microsecond; what was read by a waited-for step needs none.)
+// At the same barrier of block `rank` of the cluster. (Release at the scope of a cluster would
+// fence all memory, a microsecond; what was read by a waited-for step needs none.)
 __device__ __forceinline__ void barrier_arrive_at(uint64_t *b, uint32_t rank)
 {
     asm volatile("{\n.reg .b32 a;\n"
@@ -162,7 +162,8 @@ static inline cudaError_t start_pairs(void (*kernel)(P...), dim3 grid, uint32_t 
 
 // --- steps ---
 
-// The operands of a product that go by number: its sums, the first of the list, in text and in registers.
+// The operands of a product that go by number: its sums, the first of the list, in text and in
+// registers.
 #define WGMMA_D_32 \
     "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15," \
     "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
@@ -196,8 +197,8 @@ WGMMA_SHARED(256, 128, 129)
 WGMMA_SHARED(128, 64, 65)
 WGMMA_SHARED(64, 32, 33)
 
-// The same with a in registers, as mma_step takes it. add: "1", with kind "+f"; "0", with "=f": from
-// zero, d is only written. sideways: "1" where b has its columns side by side (rows of k).
+// The same with a in registers, as mma_step takes it. add: "1", with kind "+f"; "0", with "=f":
+// from zero, d is only written. sideways: "1" where b has its columns side by side (rows of k).
 #define WGMMA_REGISTERS(name, n, m, at_1, at_2, at_3, at_b, add, kind, sideways) \
     __device__ __forceinline__ void name(float (&d)[m], uint32_t a0, uint32_t a1, uint32_t a2, \
                                          uint32_t a3, uint64_t b) \

@@ -62,8 +62,9 @@ typedef struct {
 } cuda_product;
 #define CUDA_ROWS_MAX   64u
 #define CUDA_ROWS_PARTS 3u
-cudaError_t cuda_matmul_rows(cudaStream_t s, const cuda_product *p, uint32_t n, const void *prepared,
-                             const int32_t *exponents, uint32_t n_rows, uint32_t n_sms);
+cudaError_t cuda_matmul_rows(cudaStream_t s, const cuda_product *p, uint32_t n,
+                             const void *prepared, const int32_t *exponents, uint32_t n_rows,
+                             uint32_t n_sms);
 
 /* Two rows or more: x to f16, [n_rows][n/32 blocks][32], ends zero. */
 cudaError_t cuda_prepare_many(cudaStream_t s, void *prepared, int32_t *exponents, const float *x,
@@ -92,10 +93,10 @@ cudaError_t cuda_repack(cudaStream_t s, void *to, cuda_form form, const void *st
 cudaError_t cuda_scale_bf16(cudaStream_t s, void *values, uint64_t n, int32_t exponent);
 
 /* --- the other ops, as backend.h says --- */
-cudaError_t cuda_launch_embed(cudaStream_t s, float *out, const void *table, dtype type, uint32_t n_in,
-                              const uint32_t *tokens, float scale, uint32_t n_rows);
-/* y NULL, or added to x first. cuda_launch_rms_norm_prepare: where cuda_rms_norm_prepares, out also as
- * cuda_prepare_many makes it. */
+cudaError_t cuda_launch_embed(cudaStream_t s, float *out, const void *table, dtype type,
+                              uint32_t n_in, const uint32_t *tokens, float scale, uint32_t n_rows);
+/* y NULL, or added to x first. cuda_launch_rms_norm_prepare: where cuda_rms_norm_prepares, out also
+ * as cuda_prepare_many makes it. */
 cudaError_t cuda_launch_rms_norm(cudaStream_t s, float *out, float *x, const float *y,
                                  const float *w, uint32_t n, float eps, uint32_t n_rows);
 bool cuda_rms_norm_prepares(const float *out, const float *x, const float *y, const float *w,
@@ -160,20 +161,21 @@ typedef struct {
     bool neox;
 } cuda_turn;
 
-/* k turned first. cuda_turns: whether these kernels can (cuda_launch_attention_prompt and _rows: x). */
+/* k turned first. cuda_turns: whether these kernels can (cuda_launch_attention_prompt and _rows:
+ * x). */
 bool cuda_turns(const cuda_turn *turn, const cuda_kv *kv, const float *x, const float *k,
                 const float *v);
 cudaError_t cuda_launch_kv_write(cudaStream_t s, const cuda_kv *kv, const float *k, const float *v,
                                  const cuda_turn *turn, uint32_t n_rows);
 
-/* n_cells 0: each block walks its rows' cells. Otherwise one block per cell, n_cells at most; results
- * meet in partial (cuda_partial_floats): the same bits. */
+/* n_cells 0: each block walks its rows' cells. Otherwise one block per cell, n_cells at most;
+ * results meet in partial (cuda_partial_floats): the same bits. */
 cudaError_t cuda_launch_attention(cudaStream_t s, float *out, const float *x, const cuda_kv *kv,
                                   uint32_t n_heads, float scale, uint32_t window, uint32_t n_rows,
                                   float *partial, uint32_t n_cells);
-/* An f16 cache with heads of a multiple of 8 up to 256 (attention_core.cuh): n_cells as above, 0: each
- * block walks its rows' cells. cuda_launch_attention_prompt: many rows, few tables among them, heads
- * of cuda_attention_prompt_takes. The same bits. */
+/* An f16 cache with heads of a multiple of 8 up to 256 (attention_core.cuh): n_cells as above, 0:
+ * each block walks its rows' cells. cuda_launch_attention_prompt: many rows, few tables among them,
+ * heads of cuda_attention_prompt_takes. The same bits. */
 cudaError_t cuda_launch_attention_f16(cudaStream_t s, float *out, const float *x, const cuda_kv *kv,
                                       uint32_t n_heads, float scale, uint32_t window,
                                       uint32_t n_rows, float *partial, uint32_t n_cells);
@@ -185,10 +187,10 @@ cudaError_t cuda_launch_attention_prompt(cudaStream_t s, const cuda_prompt *p, f
                                          uint32_t n_rows);
 /* Few rows, each by itself, n_cells >= 1: heads of cuda_attention_rows_takes. The same bits. */
 bool cuda_attention_rows_takes(uint32_t n_head);
-cudaError_t cuda_launch_attention_rows(cudaStream_t s, float *out, const float *x, const cuda_kv *kv,
-                                       const cuda_turn *turn, uint32_t n_heads, float scale,
-                                       uint32_t window, uint32_t n_rows, float *partial,
-                                       uint32_t n_cells);
+cudaError_t cuda_launch_attention_rows(cudaStream_t s, float *out, const float *x,
+                                       const cuda_kv *kv, const cuda_turn *turn, uint32_t n_heads,
+                                       float scale, uint32_t window, uint32_t n_rows,
+                                       float *partial, uint32_t n_cells);
 uint64_t cuda_partial_floats(uint32_t n_rows, uint32_t n_heads, uint32_t n_head, uint32_t n_cells);
 /* Blocks that an attention without cells would have, for an f16 cache as above or another. */
 uint32_t cuda_attention_blocks(uint32_t n_rows, uint32_t n_heads, uint32_t n_kv_heads, bool f16);

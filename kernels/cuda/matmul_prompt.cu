@@ -63,8 +63,8 @@ static __device__ void fill_ring(const prompt_args &a, char *stages, uint64_t *f
                 barrier_wait(empty + at.slot, at.parity);
                 barrier_expect(full + at.slot, ring::bytes);
                 fetch_box(to, &a.x, b * BLOCK_IN, row_tile * ROWS, full + at.slot);
-                fetch_box_to(to + X_BYTES + rank * ring::half_bytes, &a.w, b * (F16_BLOCK / 8), w_group,
-                             full + at.slot, 3);
+                fetch_box_to(to + X_BYTES + rank * ring::half_bytes, &a.w, b * (F16_BLOCK / 8),
+                             w_group, full + at.slot, 3);
                 at.next(ring::slots);
             }
         }
@@ -74,8 +74,8 @@ static __device__ void fill_ring(const prompt_args &a, char *stages, uint64_t *f
 // A segment's sums join those before them; the last ones are finished. All outputs of the tile are
 // there: eight pairs at a time, their loads together.
 template <int N>
-static __device__ __forceinline__ void put_row(const prompt_args &a, const float (&d)[N], uint32_t h,
-                                               float *to, uint32_t out0, float2 scale,
+static __device__ __forceinline__ void put_row(const prompt_args &a, const float (&d)[N],
+                                               uint32_t h, float *to, uint32_t out0, float2 scale,
                                                bool first, bool last)
 {
 #pragma unroll
@@ -117,8 +117,8 @@ static __device__ __forceinline__ void put_row(const prompt_args &a, const float
 
 // The same at the end of the outputs, or where rows do not begin on 8 bytes: one by one.
 template <int N>
-static __device__ __forceinline__ void put_some(const prompt_args &a, const float (&d)[N], uint32_t h,
-                                                float *to, uint32_t out0, int exponent,
+static __device__ __forceinline__ void put_some(const prompt_args &a, const float (&d)[N],
+                                                uint32_t h, float *to, uint32_t out0, int exponent,
                                                 bool first, bool last)
 {
 #pragma unroll
@@ -171,14 +171,16 @@ static __device__ void multiply_tiles(const prompt_args &a, char *stages, uint64
         uint32_t row_tile = t.row_pair * 2 + rank, out_tile = t.out_tile;
         uint32_t row = row_tile * ROWS + group * 64 + warp * 16;
         for (uint32_t begin = 0; begin < a.n_blocks; begin += a.segment_blocks) {
-            uint32_t end = min(begin + a.segment_blocks, a.n_blocks), before = ring::slots, b = begin;
+            uint32_t end = min(begin + a.segment_blocks, a.n_blocks), before = ring::slots,
+                     b = begin;
 #pragma unroll
             for (int i = 0; i < (int)OUTS / 2; i++)
                 d[i] = 0;
             wgmma_settle(d);
             for (; b + 1 < end; b += STEP) {
                 uint64_t xs = swizzled_at(stages + at.slot * ring::bytes + x_at, 16);
-                uint64_t ws = operand_at(stages + at.slot * ring::bytes + X_BYTES, 128, GROUP_BYTES);
+                uint64_t ws =
+                    operand_at(stages + at.slot * ring::bytes + X_BYTES, 128, GROUP_BYTES);
                 barrier_wait(full + at.slot, at.parity);
                 wgmma_begin();
                 wgmma(d, xs, ws);
@@ -193,7 +195,8 @@ static __device__ void multiply_tiles(const prompt_args &a, char *stages, uint64
             }
             if (b < end) { // half a stage
                 uint64_t xs = swizzled_at(stages + at.slot * ring::bytes + x_at, 16);
-                uint64_t ws = operand_at(stages + at.slot * ring::bytes + X_BYTES, 128, GROUP_BYTES);
+                uint64_t ws =
+                    operand_at(stages + at.slot * ring::bytes + X_BYTES, 128, GROUP_BYTES);
                 barrier_wait(full + at.slot, at.parity);
                 wgmma_begin();
                 wgmma(d, xs, ws);

@@ -1,11 +1,11 @@
 // Products of 2 to 64 rows, and several of the same rows in one launch: the weights are streamed
 // once for all rows. A warp turns two tiles of 8 outputs to f16 in registers, the first operand of
-// the tensor core's step; the rows, eight at a time, are the second, from shared memory. Weights and
-// rows come by asynchronous copies, some stages ahead: the first ones' weights before the kernel in
-// front, which writes the rows, has ended.
+// the tensor core's step; the rows, eight at a time, are the second, from shared memory. Weights
+// and rows come by asynchronous copies, some stages ahead: the first ones' weights before the
+// kernel in front, which writes the rows, has ended.
 //
-// Four warps are a team of 64 outputs. Up to four teams share a block and its rows: as few as put no
-// more than one block on an SM. Where two segments leave SMs idle, two teams take one each.
+// Four warps are a team of 64 outputs. Up to four teams share a block and its rows: as few as put
+// no more than one block on an SM. Where two segments leave SMs idle, two teams take one each.
 #include "kernels/cuda/forms.cuh"
 
 static constexpr uint32_t SHARED_MAX = 227 * 1024, OUTS = 64, TILES = OUTS / TILE_OUT;

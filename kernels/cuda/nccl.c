@@ -1,10 +1,11 @@
-/* A boundary over NCCL: one communicator of two ranks, the sender 0 and the receiver 1, not blocking,
- * on a stream of its own, so that the stage's queue never stands behind a peer that does not come.
+/* A boundary over NCCL: one communicator of two ranks, the sender 0 and the receiver 1, not
+ * blocking, on a stream of its own, so that the stage's queue never stands behind a peer that does
+ * not come.
  *
- * NCCL is loaded when it is asked for (libnccl.so.2, on the loader's path): a build needs neither its
- * headers nor the library. What is declared here is the part of its C interface that is used, stable
- * since version 2.14: the configuration may be given as far as a caller knows it, with the version
- * that it knows. */
+ * NCCL is loaded when it is asked for (libnccl.so.2, on the loader's path): a build needs neither
+ * its headers nor the library. What is declared here is the part of its C interface that is used,
+ * stable since version 2.14: the configuration may be given as far as a caller knows it, with the
+ * version that it knows. */
 #include "kernels/cuda/peer.h"
 
 #include "common/amount.h"

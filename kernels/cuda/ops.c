@@ -2,7 +2,8 @@
  * asks for it (rows do not depend on each other, so that no cut shows). */
 #include "kernels/cuda/device.h"
 
-#define PROMPT_RUN  32u /* rows of one table side by side, on average, that attention takes together */
+/* Rows of one table side by side, on average, that attention takes together. */
+#define PROMPT_RUN 32u
 
 /* Put a kernel on the queue: enter, launch, check. */
 #define LAUNCH(q, kernel, ...)                                                                     \
@@ -15,8 +16,8 @@ status cuda_embed(backend_queue *q, dev_ptr out, const dev_weight *table, dev_pt
                   float scale, uint32_t n_rows)
 {
     if (n_rows == 0) return ST_OK;
-    LAUNCH(q, cuda_launch_embed, cuda_address(out), cuda_address(table->data), table->type, table->n_in,
-           cuda_address(tokens), scale, n_rows);
+    LAUNCH(q, cuda_launch_embed, cuda_address(out), cuda_address(table->data), table->type,
+           table->n_in, cuda_address(tokens), scale, n_rows);
     return ST_OK;
 }
 
@@ -283,7 +284,8 @@ status cuda_sample(backend_queue *q, dev_ptr out, dev_ptr logits, const sample_a
     for (uint32_t r = 0; r < n_rows; r += rows_max) {
         cuda_sampling part = {.out = (sample_result *)cuda_address(out) + r,
                               .rows = a->rows + r,
-                              .logits = (const float *)cuda_address(logits) + (uint64_t)r * a->n_vocab,
+                              .logits =
+                                  (const float *)cuda_address(logits) + (uint64_t)r * a->n_vocab,
                               .flags = cuda_address(a->flags),
                               .tokens = cuda_address(a->tokens),
                               .live = cuda_address(a->live),
@@ -378,8 +380,8 @@ status cuda_attention(backend_queue *q, dev_ptr out, dev_ptr x, const kv_args *k
     uint32_t n_cells = n_cells_of(rows);
     if (is_few(kv, rows, n_heads, n_rows)) {
         const cuda_turn none = {0};
-        LAUNCH(q, cuda_launch_attention_rows, cuda_address(out), cuda_address(x), &a, &none, n_heads,
-               scale, window, n_rows, q->partial, n_cells);
+        LAUNCH(q, cuda_launch_attention_rows, cuda_address(out), cuda_address(x), &a, &none,
+               n_heads, scale, window, n_rows, q->partial, n_cells);
         return ST_OK;
     }
     n_cells = cells_of(q, kv, n_cells, n_heads, n_rows, f16);

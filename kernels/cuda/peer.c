@@ -4,12 +4,13 @@
  *
  *     words [bank][slot], a line each; lanes [bank][slot]; slots [bank][slot]
  *
- * Small messages of spinning ends travel as lines of a lane (signal.h), all others through a slot. A bank's
- * lanes are cleared when its epoch begins: a line's flag is the message's number in its slot.
+ * Small messages of spinning ends travel as lines of a lane (signal.h), all others through a slot.
+ * A bank's lanes are cleared when its epoch begins: a line's flag is the message's number in its
+ * slot.
  *
- * Beside it, and never exported: the outcome of a wait in parts (device), and in host memory that the
- * device writes and reads: a valid word per slot, and the poison. The sender writes words and slots,
- * the receiver's device reads them; nobody waits on memory of another process. */
+ * Beside it, and never exported: the outcome of a wait in parts (device), and in host memory that
+ * the device writes and reads: a valid word per slot, and the poison. The sender writes words and
+ * slots, the receiver's device reads them; nobody waits on memory of another process. */
 #include "kernels/cuda/peer.h"
 
 #include "kernels/cuda/signal.h"
@@ -42,7 +43,8 @@ typedef struct {
 } answer_blob;
 
 _Static_assert(PEER_BANKS * PEER_SLOTS * LINE <= LANES_AT, "words fit before the lanes");
-_Static_assert(LANES_AT + PEER_BANKS * PEER_SLOTS * LANE_BYTES <= PLAN_CUDA_LANES_BYTES, "as planned");
+_Static_assert(LANES_AT + PEER_BANKS * PEER_SLOTS * LANE_BYTES <= PLAN_CUDA_LANES_BYTES,
+               "as planned");
 _Static_assert(sizeof(offer_blob) <= PEER_BLOB_BYTES, "fits");
 _Static_assert(sizeof(answer_blob) <= PEER_BLOB_BYTES, "fits");
 
@@ -229,8 +231,8 @@ static status box_meet(peer_box *b, const peer_blob *answer, errmsg *e)
     return ST_OK;
 }
 
-/* An event of another process goes on our stream only when it is seen complete: the wait is then one
- * for what has happened. */
+/* An event of another process goes on our stream only when it is seen complete: the wait is then
+ * one for what has happened. */
 static status wait_event(peer_box *b, uint32_t slot)
 {
     const backend_device *d = b->q->device;
@@ -436,8 +438,8 @@ static status put(peer_window *w, uint32_t slot, peer_signal how, uint64_t value
     TRY(cuda_enter(w->q));
     CHECK(rows == NULL || how == PEER_SPIN);
     if (rows != NULL || (how == PEER_SPIN && is_lines(bytes)))
-        return send_lines(w->q, lane_of(w->memory, w->epoch, slot), to, value, is_lines(bytes), from,
-                          bytes, rows);
+        return send_lines(w->q, lane_of(w->memory, w->epoch, slot), to, value, is_lines(bytes),
+                          from, bytes, rows);
     TRY_CUDA(d, cudaMemcpyAsync(to, cuda_address(from), bytes, cudaMemcpyDefault, s), NULL);
     if (how == PEER_SPIN)
         return cuda_result(d, cuda_signal_release(s, word, value), "cuda_signal_release", NULL);
@@ -453,8 +455,9 @@ static status host_pin(backend_queue *q, void *host, uint64_t bytes, errmsg *e)
 {
     const backend_device *d = q->device;
     TRY_CUDA(d, cudaSetDevice(d->ordinal), e);
-    return cuda_may_fail(d, cudaHostRegister(host, bytes, cudaHostRegisterPortable | cudaHostRegisterMapped),
-                         "cudaHostRegister", e);
+    return cuda_may_fail(
+        d, cudaHostRegister(host, bytes, cudaHostRegisterPortable | cudaHostRegisterMapped),
+        "cudaHostRegister", e);
 }
 
 static void host_unpin(backend_queue *q, void *host)

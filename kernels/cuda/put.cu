@@ -1,5 +1,5 @@
-// Small pieces of host memory to their places: they travel with the launch, so that the host's memory
-// is free when the call returns and the copy engine takes no part.
+// Small pieces of host memory to their places: they travel with the launch, so that the host's
+// memory is free when the call returns and the copy engine takes no part.
 #include "kernels/cuda/common.cuh"
 
 static __global__ void put(const __grid_constant__ cuda_parcels p)

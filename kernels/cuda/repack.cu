@@ -10,9 +10,9 @@ static __device__ __forceinline__ uint16_t f16_bits(dtype type, uint32_t block_b
     return __half_as_ushort(__float2half_rn(dequant(type, block_bytes, row, k)));
 }
 
-static __global__ void repack_f16(uint4 *to, const uint8_t *stored, dtype type, uint32_t block_bytes,
-                                  uint64_t row_bytes, uint32_t n_in, uint32_t n_out,
-                                  uint32_t *max_bits)
+static __global__ void repack_f16(uint4 *to, const uint8_t *stored, dtype type,
+                                  uint32_t block_bytes, uint64_t row_bytes, uint32_t n_in,
+                                  uint32_t n_out, uint32_t *max_bits)
 {
     uint32_t n_blocks = cuda_blocks_in(n_in), n_tiles = (n_out + TILE_OUT - 1) / TILE_OUT;
     uint64_t i = (uint64_t)blockIdx.x * blockDim.x + threadIdx.x;
@@ -23,7 +23,8 @@ static __global__ void repack_f16(uint4 *to, const uint8_t *stored, dtype type, 
         uint32_t v[8];
         for (uint32_t j = 0; j < 8; j++) {
             uint32_t k = block * BLOCK_IN + lane / 8 * 8 + j;
-            v[j] = o < n_out && k < n_in ? f16_bits(type, block_bytes, stored + o * row_bytes, k) : 0;
+            v[j] =
+                o < n_out && k < n_in ? f16_bits(type, block_bytes, stored + o * row_bytes, k) : 0;
             largest = max(largest, v[j] & 0x7fffu);
         }
         to[i] =
@@ -35,8 +36,9 @@ static __global__ void repack_f16(uint4 *to, const uint8_t *stored, dtype type, 
 }
 
 // FORM_Q8 and, with a minimum behind each scale, FORM_Q8M.
-static __global__ void repack_q8(uint8_t *to, const uint8_t *stored, dtype type, uint32_t block_bytes,
-                                 uint64_t row_bytes, uint32_t n_blocks, uint32_t n_out, uint64_t n)
+static __global__ void repack_q8(uint8_t *to, const uint8_t *stored, dtype type,
+                                 uint32_t block_bytes, uint64_t row_bytes, uint32_t n_blocks,
+                                 uint32_t n_out, uint64_t n)
 {
     uint64_t i = (uint64_t)blockIdx.x * blockDim.x + threadIdx.x;
     if (i >= n) return;
@@ -122,8 +124,9 @@ static __global__ void repack_q6k(uint8_t *to, const uint8_t *stored, uint64_t r
     *(uint16_t *)(at + form_q6k::d_at + lane / 2) = o < n_out ? load_u16(from + 208) : 0;
 }
 
-static __global__ void repack_k8(uint8_t *to, const uint8_t *stored, dtype type, uint32_t block_bytes,
-                                 uint64_t row_bytes, uint32_t n_units, uint32_t n_out, uint64_t n)
+static __global__ void repack_k8(uint8_t *to, const uint8_t *stored, dtype type,
+                                 uint32_t block_bytes, uint64_t row_bytes, uint32_t n_units,
+                                 uint32_t n_out, uint64_t n)
 {
     uint64_t i = (uint64_t)blockIdx.x * blockDim.x + threadIdx.x;
     if (i >= n) return;
@@ -146,7 +149,8 @@ static __global__ void repack_k8(uint8_t *to, const uint8_t *stored, dtype type,
         pair[0] = (uint8_t)(scale + 128);
         pair[1] = (uint8_t)min;
     }
-    if (lane % 4 == 0) *(uint32_t *)(at + form_k8::d_at + lane) = o < n_out ? super_d(type, from) : 0;
+    if (lane % 4 == 0)
+        *(uint32_t *)(at + form_k8::d_at + lane) = o < n_out ? super_d(type, from) : 0;
 }
 
 cudaError_t cuda_repack(cudaStream_t s, void *to, cuda_form form, const void *stored, dtype type,

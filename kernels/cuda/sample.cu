@@ -1,5 +1,5 @@
-// A token for each row of logits: the definition of common/sampler.h, its bits. What top-k, top-p and the
-// draw ask for is one question, which sample_choice.cuh answers.
+// A token for each row of logits: the definition of common/sampler.h, its bits. What top-k, top-p
+// and the draw ask for is one question, which sample_choice.cuh answers.
 #include "kernels/cuda/sample_choice.cuh"
 
 static __device__ uint64_t mix(uint64_t x)
@@ -136,7 +136,8 @@ static __device__ void read_row(sample_row *to, const sample_row *from)
 static __device__ void read_row(sample_row *to, const one_row &one)
 {
     constexpr uint32_t words = sizeof(sample_row) / 4;
-    if (threadIdx.x < words) ((uint32_t *)to)[threadIdx.x] = ((const uint32_t *)&one.row)[threadIdx.x];
+    if (threadIdx.x < words)
+        ((uint32_t *)to)[threadIdx.x] = ((const uint32_t *)&one.row)[threadIdx.x];
     __syncthreads();
 }
 
@@ -148,7 +149,8 @@ static __device__ void sample_one(const cuda_sampling &a, block_state &b, uint32
     char *scratch = (char *)a.scratch + r * row_bytes(a.n_vocab);
     uint32_t per_warp = (a.n_vocab + BLOCKS * THREADS - 1) / (BLOCKS * THREADS) * 32;
     auto bound = [&](uint32_t w) { return min((rank * WARPS + w) * per_warp, a.n_vocab); };
-    cluster_state c = {cluster, b, raw, (uint64_t *)scratch, bound(warp), bound(warp + 1), 0, ALL, 0};
+    cluster_state c = {cluster, b,   raw, (uint64_t *)scratch, bound(warp), bound(warp + 1),
+                       0,       ALL, 0};
 
     const sampler_params &p = b.row.params;
     uint32_t n = min(b.row.n_history, p.penalty_last_n);

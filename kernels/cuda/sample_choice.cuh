@@ -1,12 +1,12 @@
-// sample_choice.cuh - the first of a row's candidates, in the order of common/sampler.h, whose running
-// sum has come far enough. A cluster of blocks has the row; a warp has a range of ids of its own, in
-// their order. All sums are sums of integers, so that they are what the host's are, however they are
-// taken.
+// sample_choice.cuh - the first of a row's candidates, in the order of common/sampler.h, whose
+// running sum has come far enough. A cluster of blocks has the row; a warp has a range of ids of
+// its own, in their order. All sums are sums of integers, so that they are what the host's are,
+// however they are taken.
 //
-// Few candidates are sorted. A histogram of x = (logit - max) / temperature in equal steps, which spreads
-// them well, finds the step; those of the step are sorted, in every block alike. Where they are too many
-// (equal logits, a high temperature) histograms of the four bytes of the logit's place in descending order
-// find it, and at last the count of equal logits by id.
+// Few candidates are sorted. A histogram of x = (logit - max) / temperature in equal steps, which
+// spreads them well, finds the step; those of the step are sorted, in every block alike. Where they
+// are too many (equal logits, a high temperature) histograms of the four bytes of the logit's place
+// in descending order find it, and at last the count of equal logits by id.
 #ifndef KERNELS_CUDA_SAMPLE_CHOICE_CUH
 #define KERNELS_CUDA_SAMPLE_CHOICE_CUH
 
@@ -254,8 +254,8 @@ template <bool COUNTS> static __device__ uint64_t by_steps(cluster_state &c)
     return merge_limbs(c);
 }
 
-// The first bin, of those with something in them, at whose end the running sum reaches: b.chosen, and
-// b.before. `before` has not reached.
+// The first bin, of those with something in them, at whose end the running sum reaches: b.chosen,
+// and b.before. `before` has not reached.
 static __device__ void choose_bin(block_state &b, uint64_t before, uint64_t bin,
                                   const reach &far_enough)
 {
@@ -269,7 +269,8 @@ static __device__ void choose_bin(block_state &b, uint64_t before, uint64_t bin,
 
 // --- the candidates of one step ---
 
-// Those of the step that have a value to b.mine, and how many the block has. More than fit: counted.
+// Those of the step that have a value to b.mine, and how many the block has. More than fit:
+// counted.
 template <bool COUNTS> static __device__ void collect(cluster_state &c, uint32_t step)
 {
     block_state &b = c.b;

@@ -1,5 +1,5 @@
-/* One block each: the rows of a decode step are some 16 KB, and one block of 1024 threads moves them
- * in a few instructions per thread. */
+/* One block each: the rows of a decode step are some 16 KB, and one block of 1024 threads moves
+ * them in a few instructions per thread. */
 #include "kernels/cuda/signal.h"
 
 #include "kernels/cuda/common.cuh"
@@ -86,14 +86,17 @@ struct words {
 __device__ static words load_line(const void *line)
 {
     words w;
-    asm volatile("ld.relaxed.sys.global.v2.u64 {%0, %1}, [%2];" : "=l"(w.a), "=l"(w.b) : "l"(line) : "memory");
+    asm volatile("ld.relaxed.sys.global.v2.u64 {%0, %1}, [%2];"
+                 : "=l"(w.a), "=l"(w.b)
+                 : "l"(line)
+                 : "memory");
     return w;
 }
 
 __device__ static void store_line(void *line, uint32_t flag, uint32_t a, uint32_t b)
 {
-    asm volatile("st.relaxed.sys.global.v2.u64 [%0], {%1, %2};" ::"l"(line), "l"(came_word(flag, a)),
-                 "l"(came_word(flag, b))
+    asm volatile("st.relaxed.sys.global.v2.u64 [%0], {%1, %2};" ::"l"(line),
+                 "l"(came_word(flag, a)), "l"(came_word(flag, b))
                  : "memory");
 }
 
@@ -102,7 +105,8 @@ __device__ static char *line_at(const signal_lane &l, uint32_t i)
     return (char *)l.line + (uint64_t)i * SIGNAL_LINE_BYTES;
 }
 
-/* Two lines from 16 bytes; the message's bytes in one pass of the block, as far as a decode step goes. */
+/* Two lines from 16 bytes; the message's bytes in one pass of the block, as far as a decode step
+ * goes. */
 __global__ static void __launch_bounds__(THREADS)
     send_kernel(const signal_lane l, const uint4 *from, uint32_t n_pairs, const signal_rows r)
 {
@@ -121,8 +125,8 @@ __global__ static void __launch_bounds__(THREADS)
     }
 }
 
-/* The threads of a catching block: those that take the bytes, those that take a row each, and a warp of
- * which one thread looks for the poison until all others are done. */
+/* The threads of a catching block: those that take the bytes, those that take a row each, and a
+ * warp of which one thread looks for the poison until all others are done. */
 #define CATCHERS  512
 #define ROWS_AT   CATCHERS
 #define POISON_AT (ROWS_AT + CAME_ROWS)
@@ -211,7 +215,8 @@ __global__ static void __launch_bounds__(CATCHING)
 cudaError_t cuda_signal_send(cudaStream_t s, const signal_lane *l, const void *from, uint64_t bytes,
                              const signal_rows *r)
 {
-    return start(send_kernel, 1, THREADS, 0, s, *l, (const uint4 *)from, (uint32_t)(bytes / 16), *r);
+    return start(send_kernel, 1, THREADS, 0, s, *l, (const uint4 *)from, (uint32_t)(bytes / 16),
+                 *r);
 }
 
 cudaError_t cuda_signal_catch(cudaStream_t s, const signal_lane *l, const uint64_t *poison,

@@ -1,5 +1,6 @@
-/* signal.h - the kernels of a boundary between devices: rows stored with a release of the receiver's
- * word, and taken after an acquire of it (peer.c has the protocol). Plain types: C and CUDA C++. */
+/* signal.h - the kernels of a boundary between devices: rows stored with a release of the
+ * receiver's word, and taken after an acquire of it (peer.c has the protocol). Plain types: C and
+ * CUDA C++. */
 #ifndef KERNELS_CUDA_SIGNAL_H
 #define KERNELS_CUDA_SIGNAL_H
 
@@ -33,9 +34,9 @@ static inline SIGNAL_BOTH_SIDES uint64_t signal_poisoned(uint64_t value)
     return value | 0xffffffffu;
 }
 
-/* Lines of came.h in the receiver's memory, of device or host: those of a message's bytes, 8 in each,
- * then one for each of its rows. Nobody waits for one word before another: this is the shortest way from
- * one device to another. */
+/* Lines of came.h in the receiver's memory, of device or host: those of a message's bytes, 8 in
+ * each, then one for each of its rows. Nobody waits for one word before another: this is the
+ * shortest way from one device to another. */
 #define SIGNAL_LINE_BYTES 16u
 typedef struct {
     void *line;
@@ -43,7 +44,8 @@ typedef struct {
     bool beside;     /* more of the message has been, or will be, copied on the stream */
 } signal_lane;
 
-/* The rows of a message as the stage has them on its device. came NULL: rows of no interest here. */
+/* The rows of a message as the stage has them on its device. came NULL: rows of no interest
+ * here. */
 typedef struct {
     uint32_t *tokens;
     uint8_t *live;
@@ -56,16 +58,16 @@ typedef struct {
 /* bytes (a multiple of 16) of `from`, then the rows. Nothing, when what came before is gone. */
 cudaError_t cuda_signal_send(cudaStream_t s, const signal_lane *l, const void *from, uint64_t bytes,
                              const signal_rows *r);
-/* Until all of it is there, or the epoch is poisoned: bytes to `to`, and the rows, dead then. valid: as
- * cuda_signal_take, NULL: nobody asks. */
+/* Until all of it is there, or the epoch is poisoned: bytes to `to`, and the rows, dead then.
+ * valid: as cuda_signal_take, NULL: nobody asks. */
 cudaError_t cuda_signal_catch(cudaStream_t s, const signal_lane *l, const uint64_t *poison,
                               uint64_t value, void *to, uint64_t bytes, const signal_rows *r,
                               uint64_t *valid);
 
 /* The release alone, behind a copy on the stream. */
 cudaError_t cuda_signal_release(cudaStream_t s, uint64_t *word, uint64_t value);
-/* By a word, in the stream's turn: wait, copy bytes if it is the wanted one, tell *valid (host): want, or
- * signal_poisoned. */
+/* By a word, in the stream's turn: wait, copy bytes if it is the wanted one, tell *valid (host):
+ * want, or signal_poisoned. */
 cudaError_t cuda_signal_take(cudaStream_t s, const signal_wait *w, void *to, const void *from,
                              uint64_t bytes, uint64_t *valid);
 /* The same in parts, around a copy on the stream: *outcome lies on the device. */

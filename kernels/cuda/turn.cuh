@@ -8,7 +8,8 @@ template <uint32_t EACH> struct __align__(EACH * 4) floats {
     float value[EACH];
 };
 
-// EACH neighbours of a head from value d on, after the turn of row r: EACH 2 or 4, where cuda_turns.
+// EACH neighbours of a head from value d on, after the turn of row r: EACH 2 or 4, where
+// cuda_turns.
 template <uint32_t EACH>
 static __device__ __forceinline__ floats<EACH> turned(const cuda_turn &turn, uint32_t r,
                                                       const float *head, uint32_t d)

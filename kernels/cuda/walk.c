@@ -48,7 +48,8 @@ static bool takes_layer(const walk_desc *w, const walk_layer *l)
                                &l->ffn_gate, &l->ffn_up, &l->ffn_down};
     for (size_t j = 0; j < sizeof all / sizeof *all; j++)
         if (!takes_weight(all[j])) return false;
-    return (l->attn_post_norm.addr != 0) == has_post(w) && (l->ffn_post_norm.addr != 0) == has_post(w);
+    return (l->attn_post_norm.addr != 0) == has_post(w) &&
+           (l->ffn_post_norm.addr != 0) == has_post(w);
 }
 
 static bool takes(const walk_desc *w)
@@ -86,7 +87,8 @@ static draft begin_product(walk_product *p, walk_weights *w, walk_end end, dev_p
                         .x = cuda_address(x),
                         .norm = cuda_address(norm),
                         .finite_i = WALK_NO_FLAG};
-    *w = (walk_weights){.paired = end == WALK_SILU || end == WALK_GELU ? WALK_IN_TURN : WALK_SINGLE};
+    *w =
+        (walk_weights){.paired = end == WALK_SILU || end == WALK_GELU ? WALK_IN_TURN : WALK_SINGLE};
     return (draft){p, w, 0, 0};
 }
 

@@ -76,8 +76,8 @@ static __device__ int take_row(__half *xs, const float *x, uint32_t n, uint32_t 
     return exponent;
 }
 
-// A row through rms_norm.cu's operations, then take_row's. get(v): the row's values by norm_place; called
-// when the norm's weights are asked for.
+// A row through rms_norm.cu's operations, then take_row's. get(v): the row's values by norm_place;
+// called when the norm's weights are asked for.
 template <uint32_t EACH, class G>
 static __device__ int take_normed(__half *xs, const float *norm, uint32_t n, float eps,
                                   block_state &b, G get)

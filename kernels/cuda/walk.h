@@ -1,13 +1,14 @@
 /* walk.h - all layers of a range for one row in one launch: what the kernel is told.
  *
  * A block on every SM goes through the products in order; between two of them all blocks meet. Half
- * of its warps multiply; the others copy weights to a ring for each of them, as far ahead as there is
- * room, through every border: what a product waits for (the row, the other blocks) costs little
+ * of its warps multiply; the others copy weights to a ring for each of them, as far ahead as there
+ * is room, through every border: what a product waits for (the row, the other blocks) costs little
  * bandwidth. The operations are those of the single ops, in their order: the same bits.
  *
  * A norm after a block needs its whole output: that is stored, and every block that makes the next
- * product's row norms it and adds it to the hidden state for itself. The first block keeps the sum, in
- * the one of two places that nobody reads then. After the last layer there is one such row more. */
+ * product's row norms it and adds it to the hidden state for itself. The first block keeps the sum,
+ * in the one of two places that nobody reads then. After the last layer there is one such row
+ * more. */
 #ifndef KERNELS_CUDA_WALK_H
 #define KERNELS_CUDA_WALK_H
 
@@ -42,10 +43,11 @@ typedef struct {
  * other; or, where both have one form, both at once. */
 typedef enum { WALK_SINGLE, WALK_IN_TURN, WALK_SIDE_BY_SIDE } walk_pairing;
 
-/* Where the weights of a product are: a copy of all of them stays in every block's shared memory. */
+/* Where the weights of a product are: a copy of all of them stays in every block's shared
+ * memory. */
 typedef struct {
     const char *data[WALK_PARTS];
-    uint16_t tile_end[WALK_PARTS]; /* of the parts' tiles one after the other; paired: all the same */
+    uint16_t tile_end[WALK_PARTS]; /* of the parts' tiles, in turn; paired: all the same */
     uint8_t form[WALK_PARTS];
     uint8_t segments_log2;
     uint16_t n_blocks;
@@ -68,11 +70,11 @@ typedef struct {
 } walk_view;
 
 typedef struct {
-    const walk_product *product; /* device: [4 n_layers], and one more for the head or the last sum */
+    const walk_product *product; /* device: [4 n_layers], one more for the head or the last sum */
     const walk_weights *weights; /* device: [n_products] */
     const walk_pools *pools;     /* device: [n_layers] */
     uint32_t n_layers, n_products;
-    uint32_t n_rows;             /* of products: n_products, or one more whose sum alone is asked for */
+    uint32_t n_rows; /* of products: n_products, or one more whose sum alone is asked for */
     uint32_t n_heads, n_kv_heads, n_head, n_cells_max;
     uint32_t more;               /* norms of heads or after a block, a window, two views */
     float rms_eps, attn_scale;
@@ -82,8 +84,8 @@ typedef struct {
     const uint32_t *position, *tables;
     const uint8_t *live;         /* [1]; 0: the launch does nothing. NULL: it lives */
     float *partial;              /* [n_heads, n_cells_max, n_head + 2] */
-    uint32_t *arrived;           /* [n_heads]: cells of a group of heads that are done; zeros between */
-    uint32_t *meet;              /* [2]: blocks that have met, over all launches; and when this began */
+    uint32_t *arrived; /* [n_heads]: cells of a group of heads that are done; zeros between */
+    uint32_t *meet;    /* [2]: blocks that have met, over all launches; and when this began */
     uint8_t *finite;             /* [2]: hidden, logits: 1 where one is not finite */
     uint32_t x_bytes;            /* shared memory for the row or an attention item */
 } walk_args;

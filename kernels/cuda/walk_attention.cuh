@@ -1,7 +1,8 @@
 // walk_attention.cuh - attention of one row, by items: a cell of 256 keys, up to 4 heads of one KV
 // head, in the arithmetic of attention_core.cuh on 16 warps. An item whose cell has the row's own
-// position turns its k and writes k and v first. A thread asks for its words of keys and values before
-// the row's q is there. The last item of its heads merges. Cells before the row's window have no items.
+// position turns its k and writes k and v first. A thread asks for its words of keys and values
+// before the row's q is there. The last item of its heads merges. Cells before the row's window
+// have no items.
 #ifndef KERNELS_CUDA_WALK_ATTENTION_CUH
 #define KERNELS_CUDA_WALK_ATTENTION_CUH
 
@@ -39,7 +40,8 @@ template <uint32_t HEAD> struct item_words : cell_words<HEAD>
 {
     static constexpr bool VALUES_LATE = HEAD > WORDS_HEAD_MAX;
 
-    __device__ __forceinline__ void ask_keys(const walk_args &a, const layer_place &l, const item_of &it)
+    __device__ __forceinline__ void ask_keys(const walk_args &a, const layer_place &l,
+                                             const item_of &it)
     {
         uint32_t begin = max(it.first, it.cell * CELL_KEYS);
         uint32_t end = min(it.position, it.cell * CELL_KEYS + CELL_KEYS);
@@ -74,7 +76,8 @@ template <uint32_t HEAD> struct item_words : cell_words<HEAD>
             }
         }
     }
-    __device__ __forceinline__ void add_value(const __half *own_value, const item_of &it, uint32_t n)
+    __device__ __forceinline__ void add_value(const __half *own_value, const item_of &it,
+                                              uint32_t n)
     {
         uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, q = lane % 4 * 2;
         uint32_t own = it.position - it.cell * CELL_KEYS;
@@ -115,8 +118,8 @@ static __device__ void merge(const walk_args &a, const item_of &it)
     }
 }
 
-// The row's own k or v, by one warp each: rounded, to shared memory and, for the KV head's first heads,
-// to the pool. value(i): what is written.
+// The row's own k or v, by one warp each: rounded, to shared memory and, for the KV head's first
+// heads, to the pool. value(i): what is written.
 template <uint32_t HEAD, class F>
 static __device__ void write_own(const walk_args &a, const item_of &it, void *pool, uint64_t at,
                                  __half *own, F value)
@@ -153,14 +156,16 @@ static __device__ void run_item(const A &a, const layer_place &l, const item_of 
     if (A::MORE) norm = is_key ? l.pools->k_norm : l.pools->q_norm;
     meet();
     meet_block(); // what the item before had in shared memory is no longer read
-    const float *x = is_key ? a.k + (uint64_t)it.kv_head * n : a.q + (uint64_t)(it.head0 + warp) * n;
+    const float *x =
+        is_key ? a.k + (uint64_t)it.kv_head * n : a.q + (uint64_t)(it.head0 + warp) * n;
     if (A::MORE && (is_query || is_key)) norm_head<HEAD>(st.head[warp], x, norm, n, a.rms_eps);
     const walk_view &view = a.view[l.view_i];
     auto value = [&](uint32_t d) {
         return turned(view, l.angles, d,
                       [&](uint32_t i) { return A::MORE ? st.head[warp][i] : __ldcg(x + i); });
     };
-    core_query(st.st, warp, n, a.attn_scale, [&](uint32_t d) { return is_query ? value(d) : 0.0f; });
+    core_query(st.st, warp, n, a.attn_scale,
+               [&](uint32_t d) { return is_query ? value(d) : 0.0f; });
     if (t < CORE_QUERIES) {
         st.st.first[t] = t < it.n_heads ? it.first : UINT32_MAX;
         st.st.last[t] = t < it.n_heads ? it.position : 0;
@@ -227,7 +232,8 @@ static __device__ void run_item(const A &a, const layer_place &l, const item_of 
 __device__ __forceinline__ uint32_t item_heads(const walk_args &a, uint32_t n_cells)
 {
     uint32_t group = a.n_heads / a.n_kv_heads, heads = min(group, ITEM_HEADS);
-    while (heads > 1 && a.n_kv_heads * ((group + heads / 2 - 1) / (heads / 2)) * n_cells <= gridDim.x)
+    while (heads > 1 &&
+           a.n_kv_heads * ((group + heads / 2 - 1) / (heads / 2)) * n_cells <= gridDim.x)
         heads /= 2;
     return heads;
 }
@@ -254,8 +260,8 @@ static __device__ void for_items(const walk_args &a, const layer_place &l, F f)
     }
 }
 
-// Have the items' keys and values, and the heads' norms, brought near while others still multiply: by
-// the warps that do not.
+// Have the items' keys and values, and the heads' norms, brought near while others still multiply:
+// by the warps that do not.
 template <class A> static __device__ void call_items(const A &a, const layer_place &l)
 {
     auto call = [](const void *p) { asm volatile("prefetch.global.L2 [%0];" ::"l"(p)); };

@@ -1,5 +1,5 @@
-// walk_heads.cuh - heads of q and k on their way to attention: through their norm, if they have one, by
-// rms_norm.cu's operations and one warp each; then turned by rope's.
+// walk_heads.cuh - heads of q and k on their way to attention: through their norm, if they have
+// one, by rms_norm.cu's operations and one warp each; then turned by rope's.
 #ifndef KERNELS_CUDA_WALK_HEADS_CUH
 #define KERNELS_CUDA_WALK_HEADS_CUH
 
@@ -58,7 +58,8 @@ static __device__ __forceinline__ layer_place place_layer(const A &a, const row_
 
 // A head of n values to shared memory, by one warp. norm null: as it is.
 template <uint32_t HEAD>
-static __device__ void norm_head(float *to, const float *x, const float *norm, uint32_t n, float eps)
+static __device__ void norm_head(float *to, const float *x, const float *norm, uint32_t n,
+                                 float eps)
 {
     constexpr uint32_t EACH = HEAD / 32; // neighbours of a warp in rms_norm.cu
     float v[EACH], w[EACH], sum[EACH];

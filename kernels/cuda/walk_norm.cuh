@@ -1,5 +1,5 @@
-// walk_norm.cuh - norms of a whole row, by rms_norm.cu's operations, in a block of which its 256 threads
-// are the first; and the sum of such a norm and another row.
+// walk_norm.cuh - norms of a whole row, by rms_norm.cu's operations, in a block of which its 256
+// threads are the first; and the sum of such a norm and another row.
 #ifndef KERNELS_CUDA_WALK_NORM_CUH
 #define KERNELS_CUDA_WALK_NORM_CUH
 
@@ -19,7 +19,8 @@ __device__ __forceinline__ uint32_t norm_place(uint32_t j, uint32_t n)
     return min(j * NORM_THREADS + threadIdx.x % NORM_THREADS, n - 1);
 }
 
-// What a norm scales the row by whose values v are. room: [8]; it is read when the block has met once.
+// What a norm scales the row by whose values v are. room: [8]; it is read when the block has met
+// once.
 template <uint32_t EACH>
 static __device__ __forceinline__ float row_scale(const float (&v)[EACH], uint32_t n, float eps,
                                                   float *room)
@@ -38,8 +39,8 @@ static __device__ __forceinline__ float row_scale(const float (&v)[EACH], uint32
     return norm_scale(sum, n, eps);
 }
 
-// v: the product's x + y through its norm post; the first block keeps it, and sets *finite (null: it
-// does not) where it holds NaN or infinity. meet: called before y is asked for.
+// v: the product's x + y through its norm post; the first block keeps it, and sets *finite (null:
+// it does not) where it holds NaN or infinity. meet: called before y is asked for.
 template <uint32_t EACH, class M>
 static __device__ __forceinline__ void sum_row(float (&v)[EACH], const walk_product &p, float eps,
                                                float *room, uint8_t *finite, M meet)

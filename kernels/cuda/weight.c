@@ -126,7 +126,8 @@ status cuda_weights_begin(backend_device *d, uint64_t bytes, uint32_t n, errmsg 
 {
     uint64_t reserved = bytes + (uint64_t)n * CUDA_WEIGHT_ALIGN;
     if (d->lends_weights)
-        reserved = (reserved + PLAN_CUDA_PAGE_BYTES - 1) / PLAN_CUDA_PAGE_BYTES * PLAN_CUDA_PAGE_BYTES;
+        reserved =
+            (reserved + PLAN_CUDA_PAGE_BYTES - 1) / PLAN_CUDA_PAGE_BYTES * PLAN_CUDA_PAGE_BYTES;
     void *memory;
     CHECK(d->loading == NULL);
     struct cuda_loading *l = calloc(1, sizeof *l);

@@ -1,6 +1,6 @@
-// cuda_bench: what a step of one row through an 8B shape, and its single products, reach on device 0:
-// GB/s beside a plain read. Weights are random and many enough not to stay in the cache. A few rows:
-// cuda_rows_bench; prompts: cuda_prompt_bench. Usage: cuda_bench [walk: only whole steps]
+// cuda_bench: what a step of one row through an 8B shape, and its single products, reach on device
+// 0: GB/s beside a plain read. Weights are random and many enough not to stay in the cache. A few
+// rows: cuda_rows_bench; prompts: cuda_prompt_bench. Usage: cuda_bench [walk: only whole steps]
 extern "C" {
 #include "kernels/backend.h"
 }
@@ -99,7 +99,8 @@ static void bench_walk(char *pool, double read)
     w.attn = zeros(d, 4ull * n_embd);
     w.gate = zeros(d, 4ull * n_ff);
     w.n_kinds = 1;
-    w.kind[0] = walk_kind{rope_args{ones, ones, 128, false}, row_args{at, table, blocks, live, 0, 0}, 0};
+    w.kind[0] =
+        walk_kind{rope_args{ones, ones, 128, false}, row_args{at, table, blocks, live, 0, 0}, 0};
     w.output_norm = ones;
     w.logits = zeros(d, 4ull * n_vocab);
     w.finite = zeros(d, 2);
@@ -190,14 +191,14 @@ int main(int argc, char **)
                 cuda_matrix m = {pool + k % copies * bytes, forms[f], n_in, n_out, 0};
                 OK(cuda_matmul_one(stream, out, &m, x, nullptr, n_sms));
             });
-            printf("%-9s %6u x %-6u %9.2f %9.0f %6.0f%%\n", names[f], n_in, n_out, us, bytes / us / 1e3,
-                   bytes / us / 10 / read);
+            printf("%-9s %6u x %-6u %9.2f %9.0f %6.0f%%\n", names[f], n_in, n_out, us,
+                   bytes / us / 1e3, bytes / us / 10 / read);
             int times = i == 0 || i == 1 || i == 2 ? 2 : i == 3 ? 1 : 0; // of one layer
             total += us * times;
             bytes_total += (double)bytes * times;
         }
-        printf("%-9s a layer's seven products: %.1f us, %.0f GB/s, %.0f%% of a plain read\n", names[f],
-               total, bytes_total / total / 1e3, bytes_total / total / 10 / read);
+        printf("%-9s a layer's seven products: %.1f us, %.0f GB/s, %.0f%% of a plain read\n",
+               names[f], total, bytes_total / total / 1e3, bytes_total / total / 10 / read);
     }
     return 0;
 }

@@ -1,5 +1,5 @@
-// cuda_timing.cuh - what the measuring programs share: calls that end the program when they fail, random
-// weights and rows, and the time of a piece of work on the program's stream.
+// cuda_timing.cuh - what the measuring programs share: calls that end the program when they fail,
+// random weights and rows, and the time of a piece of work on the program's stream.
 #ifndef TESTS_BENCH_CUDA_TIMING_CUH
 #define TESTS_BENCH_CUDA_TIMING_CUH
 

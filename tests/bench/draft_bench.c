@@ -1,12 +1,13 @@
-/* Speculation beside plain decode: the same tokens, in turn over one pipeline, with and without drafts.
+/* Speculation beside plain decode: the same tokens, in turn over one pipeline, with and without
+ * drafts.
  *
  *     draft_bench MODEL STAGES SESSIONS TOKENS PAIRS [FAULT]
  *
- * Twice: a text that repeats itself (drawn greedily after a repetition) and one that hardly does (drawn
- * at temperature 1). All sessions are primed once; a pair generates TOKENS in each from there, plainly
- * and with drafts by prompt lookup, who is first changing with every pair. A line each, for RESULTS.md:
- * stages, sessions, text, plain and drafted tokens/s together, the ratio of all time, the median of the
- * pairs' ratios and their quartiles, drafts accepted of drafted. */
+ * Twice: a text that repeats itself (drawn greedily after a repetition) and one that hardly does
+ * (drawn at temperature 1). All sessions are primed once; a pair generates TOKENS in each from
+ * there, plainly and with drafts by prompt lookup, who is first changing with every pair. A line
+ * each, for RESULTS.md: stages, sessions, text, plain and drafted tokens/s together, the ratio of
+ * all time, the median of the pairs' ratios and their quartiles, drafts accepted of drafted. */
 #include "common/clock.h"
 #include "coordinator/pipeline.h"
 
@@ -56,7 +57,8 @@ static double generate(crowd *c, uint32_t n_draft)
     uint32_t token;
     uint64_t begin = now_ns();
     const generate_limits l = {.n_max = c->n_tokens, .n_draft = n_draft};
-    for (uint32_t i = 0; i < c->n; i++) must(session_generate(c->s[i], c->token[i], &l, &g[i], &e), &e);
+    for (uint32_t i = 0; i < c->n; i++)
+        must(session_generate(c->s[i], c->token[i], &l, &g[i], &e), &e);
     for (uint32_t i = 0; i < c->n; i++)
         for (uint64_t k = 0; k < c->n_tokens; k++) must(generation_next(g[i], &token, &e), &e);
     double ns = (double)(now_ns() - begin);
@@ -83,17 +85,18 @@ static void compare(crowd *c, uint32_t n_stages, uint32_t n_pairs, bool repeats)
     generate(c, N_DRAFT);
     pipeline_drafts(c->p, &before);
     for (uint32_t k = 0; k < n_pairs; k++) {
-        double one = generate(c, k % 2 == 0 ? 0 : N_DRAFT), two = generate(c, k % 2 == 0 ? N_DRAFT : 0);
+        double one = generate(c, k % 2 == 0 ? 0 : N_DRAFT),
+               two = generate(c, k % 2 == 0 ? N_DRAFT : 0);
         ratio[k] = k % 2 == 0 ? one / two : two / one;
         plain += k % 2 == 0 ? one : two;
         drafted += k % 2 == 0 ? two : one;
     }
     pipeline_drafts(c->p, &after);
     qsort(ratio, n_pairs, sizeof *ratio, by_size);
-    printf("| %u | %u | %s | %.0f | %.0f | %.3f | %.3f (%.3f .. %.3f) | %llu / %llu |\n", n_stages, c->n,
-           repeats ? "repeats itself" : "does not", tokens * 1e9 / plain, tokens * 1e9 / drafted,
-           plain / drafted, ratio[n_pairs / 2], ratio[n_pairs / 4], ratio[n_pairs * 3 / 4],
-           (unsigned long long)(after.n_accepted - before.n_accepted),
+    printf("| %u | %u | %s | %.0f | %.0f | %.3f | %.3f (%.3f .. %.3f) | %llu / %llu |\n", n_stages,
+           c->n, repeats ? "repeats itself" : "does not", tokens * 1e9 / plain,
+           tokens * 1e9 / drafted, plain / drafted, ratio[n_pairs / 2], ratio[n_pairs / 4],
+           ratio[n_pairs * 3 / 4], (unsigned long long)(after.n_accepted - before.n_accepted),
            (unsigned long long)(after.n_drafted - before.n_drafted));
     fflush(stdout);
     for (uint32_t i = 0; i < c->n; i++) session_drop(c->s[i]);

@@ -1,12 +1,12 @@
 /* hop_bench: what a hop between two GPUs costs for rows of 16 KB, 32 KB and 1 MB; microseconds.
  *
- *   chain  the devices alone: puts and takes of both processes stand on their queues beforehand, rows
- *          go there and back, and a tiny kernel stamps the device's clock once a round: half a round,
- *          half of that kernel in it. The mean is of rounds without stamps between them
+ *   chain  the devices alone: puts and takes of both processes stand on their queues beforehand,
+ *          rows go there and back, and a tiny kernel stamps the device's clock once a round: half a
+ *          round, half of that kernel in it. The mean is of rounds without stamps between them
  *   ring   the same, with the rows' tokens beside them, as rounds that devices feed each other
  *          (stage/ring.h): no host is told anything
- *   host   as a stage does it: from the call that sends to the return of the call that receives, one
- *          row or chunk at a time
+ *   host   as a stage does it: from the call that sends to the return of the call that receives,
+ *          one row or chunk at a time
  *
  * Usage: hop_bench [DEVICE DEVICE]      (0 1) */
 #include "common/clock.h"
@@ -146,7 +146,8 @@ static int chain_side(pair_side *s)
     meet(s->i, 3);
     if (chain_rounds(s, &x, cuda_address(at), 1, n, true) != ST_OK)
         return pair_say(s, "the chain broke");
-    if (s->b->download(s->q, stamps, at, n * sizeof *stamps) != ST_OK || drain(s) != ST_OK) return 1;
+    if (s->b->download(s->q, stamps, at, n * sizeof *stamps) != ST_OK || drain(s) != ST_OK)
+        return 1;
     uint32_t n_us = 0; /* not across the border of two batches */
     for (uint32_t r = WARM; s->i == 0 && r < n; r++)
         if (r % BATCH != 0) hop->us[n_us++] = (double)(stamps[r] - stamps[r - 1]) / 2e3;

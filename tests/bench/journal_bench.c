@@ -1,13 +1,15 @@
-/* journal_bench - what it costs a stage to keep the rows that it sends, beside the work on those rows.
+/* journal_bench - what it costs a stage to keep the rows that it sends, beside the work on those
+ * rows.
  *
- *     journal_bench [cpu|cuda [shape [type]]]     default: layers=4,embd=2048,ff=5632,heads=16,vocab=512
+ *     journal_bench [cpu|cuda [shape [type]]]     default:
+ *                                                 layers=4,embd=2048,ff=5632,heads=16,vocab=512
  *                                                 q8_0 on the cpu, four layers of an 8B on cuda
  *
- * One stage with half of the shape's layers. cpu: one thread, processor time of the walk and of the keep,
- * for decode rows and for chunks of a prompt, each the least of several runs, in turn. cuda: a context
- * filled in steps of so many rows, by the wall clock, without a journal and with one, in turn, the least
- * of several; and with one that was made just now, whose memory is not pinned yet. A stage of a real model
- * has more layers a row, so that the share there is smaller. */
+ * One stage with half of the shape's layers. cpu: one thread, processor time of the walk and of the
+ * keep, for decode rows and for chunks of a prompt, each the least of several runs, in turn. cuda:
+ * a context filled in steps of so many rows, by the wall clock, without a journal and with one, in
+ * turn, the least of several; and with one that was made just now, whose memory is not pinned yet.
+ * A stage of a real model has more layers a row, so that the share there is smaller. */
 #include "common/clock.h"
 #include "coordinator/shape/shape.h"
 #include "stage/keep.h"
@@ -75,8 +77,14 @@ static void walk(bench *x, uint32_t position, uint32_t n)
     errmsg e = {0};
     stage *s = x->c.stage[0];
     for (uint32_t i = 0; i < n; i++) {
-        x->rows[i] = (wire_row){.generation = 1, .position = position + i, .token = 3, .flags = ROW_LIVE,
-                                .readback = WIRE_NONE, .sampler_i = WIRE_NONE, .stop_i = WIRE_NONE, .rounds = 1};
+        x->rows[i] = (wire_row){.generation = 1,
+                                .position = position + i,
+                                .token = 3,
+                                .flags = ROW_LIVE,
+                                .readback = WIRE_NONE,
+                                .sampler_i = WIRE_NONE,
+                                .stop_i = WIRE_NONE,
+                                .rounds = 1};
     }
     must(stage_rows(s, x->rows, n, 0, &e), &e);
     must(stage_embed(s, &e), &e);
@@ -133,8 +141,8 @@ static void measure_cuda(bench *x, uint32_t n)
         least(&kept_ns, pass_ns(x, n, true));
     }
     double alone = (double)walk_ns, fresh = (double)new_ns - alone, again = (double)kept_ns - alone;
-    printf("%4u rows: walk %10.1f us, kept %+8.2f us %+.2f %%, in a new one %+8.2f us %+.2f %%\n", n,
-           alone / 1e3, again / 1e3, 100 * again / alone, fresh / 1e3, 100 * fresh / alone);
+    printf("%4u rows: walk %10.1f us, kept %+8.2f us %+.2f %%, in a new one %+8.2f us %+.2f %%\n",
+           n, alone / 1e3, again / 1e3, 100 * again / alone, fresh / 1e3, 100 * fresh / alone);
 }
 
 static void open_branch(bench *x)
@@ -152,7 +160,8 @@ int main(int argc, char **argv)
 {
     static bench x;
     bool cuda = argc > 1 && strcmp(argv[1], "cuda") == 0;
-    const char *text = cuda ? "8b,layers=8,vocab=512" : "layers=4,embd=2048,ff=5632,heads=16,vocab=512";
+    const char *text =
+        cuda ? "8b,layers=8,vocab=512" : "layers=4,embd=2048,ff=5632,heads=16,vocab=512";
     errmsg e = {0};
     shape s;
     int fd = -1;

@@ -47,7 +47,8 @@ static void walk_step(const void *frame)
         CHECK(v.rows[i].stop_i == WIRE_NONE || v.rows[i].stop_i < s->n_stops);
     if ((s->flags & STEP_UNSPLIT) != 0) CHECK(s->n_kv_ops == 0);
     if ((s->flags & STEP_GOES_ON) != 0) CHECK((s->flags & (STEP_PRIME | STEP_VERIFY)) == 0);
-    for (uint32_t g = 0, begin = 0; (s->flags & STEP_AHEAD) != 0 && g < s->n_groups; begin = v.group_end[g++])
+    for (uint32_t g = 0, begin = 0; (s->flags & STEP_AHEAD) != 0 && g < s->n_groups;
+         begin = v.group_end[g++])
         CHECK(v.group_end[g] - begin <= WIRE_AHEAD_ROWS);
     if (wire_head(frame)->kind == WIRE_REPLAY) CHECK(s->rounds == 1 && s->n_groups == 1);
 }

@@ -1,8 +1,9 @@
 /* Attention, KV writes and block operations on the GPU: near the cpu's, and a row's bits do not
  * depend on rows beside it, nor on whether cells are spread over blocks.
  *
- *     gpu_attention_test [PATTERN]    PATTERN: only tests of that name, * and ? standing for others;
- *                                     each_kernel_once is small enough for compute-sanitizer */
+ *     gpu_attention_test [PATTERN]    PATTERN: only tests of that name, * and ? standing for
+ *                                     others; each_kernel_once is small enough for
+ *                                     compute-sanitizer */
 #include "tests/support/gpu_check.h"
 #include "tests/support/tap.h"
 
@@ -40,8 +41,12 @@ static void deal_blocks(void)
 static row_args rows_on(const side *on, const uint32_t *position, const uint32_t *table,
                         const uint8_t *live, uint32_t n_rows, uint32_t n_positions)
 {
-    return (row_args){side_put(on, position, 4ull * n_rows), side_put(on, table, 4ull * n_rows),
-                      side_put(on, tables, sizeof tables), side_put(on, live, n_rows), n_positions, 0};
+    return (row_args){side_put(on, position, 4ull * n_rows),
+                      side_put(on, table, 4ull * n_rows),
+                      side_put(on, tables, sizeof tables),
+                      side_put(on, live, n_rows),
+                      n_positions,
+                      0};
 }
 
 static void rows_free(const side *on, row_args *r, uint32_t n_rows)
@@ -225,16 +230,18 @@ static void prompts_are_their_rows(void **state)
         prompt_is_its_rows(cases[i]);
 }
 
-/* K and V that are not finite, written by one row of a prompt, reach the rows that see them and no others:
- * those before have the bits that they have without it, those after what each has alone. */
+/* K and V that are not finite, written by one row of a prompt, reach the rows that see them and no
+ * others: those before have the bits that they have without it, those after what each has alone. */
 static void what_is_not_seen_is_nobodys(attention_case c)
 {
     enum { R = 300, AT = LENGTH - R + 171 };
     pools p;
     seeded s = {79};
     uint64_t width = (uint64_t)c.n_heads * c.n_head, kv_width = (uint64_t)c.n_kv_heads * c.n_head;
-    float *x = seeded_floats(&s, R * width, 3), *before = calloc(R * width, 4), *all = calloc(R * width, 4);
-    float *one = calloc(width, 4), *k = seeded_floats(&s, kv_width, 2), *v = seeded_floats(&s, kv_width, 2);
+    float *x = seeded_floats(&s, R * width, 3), *before = calloc(R * width, 4),
+          *all = calloc(R * width, 4);
+    float *one = calloc(width, 4), *k = seeded_floats(&s, kv_width, 2),
+          *v = seeded_floats(&s, kv_width, 2);
     static uint32_t position[R], which[R];
     static uint8_t live[R];
     uint32_t n_spoilt = 0;
@@ -244,7 +251,8 @@ static void what_is_not_seen_is_nobodys(attention_case c)
     }
     pools_open(&p, &gpu, c, 6);
     ask(&p, before, x, position, which, live, R, true, 1);
-    v[1] = NAN; /* of the first head, an odd and an even place; K is finite, so that others are seen */
+    v[1] =
+        NAN; /* of the first head, an odd and an even place; K is finite, so that others are seen */
     v[c.n_head - c.n_head / 4] = -INFINITY;
     const uint32_t at = AT, table = 0;
     const uint8_t lives = 1;
@@ -255,15 +263,16 @@ static void what_is_not_seen_is_nobodys(attention_case c)
     for (uint32_t r = 0; r < R; r++) {
         const float *got = all + r * width;
         char what[96];
-        snprintf(what, sizeof what, "%s, %u/%u heads of %u, window %u, row %u", dtype_get(c.type)->name,
-                 c.n_heads, c.n_kv_heads, c.n_head, c.window, r);
+        snprintf(what, sizeof what, "%s, %u/%u heads of %u, window %u, row %u",
+                 dtype_get(c.type)->name, c.n_heads, c.n_kv_heads, c.n_head, c.window, r);
         bool sees = position[r] >= AT && (c.window == 0 || position[r] < AT + c.window);
         if (position[r] < AT) assert_true(same_bits(what, got, before + r * width, width));
         if (r % 5 != 0 && position[r] != AT) continue;
         ask(&p, one, x + r * width, &position[r], &which[r], &live[r], 1, r % 2, 1);
         for (uint64_t i = 0; i < width; i++) {
             if (isfinite(one[i]) && same_bits(what, &got[i], &one[i], 1)) continue;
-            if (isfinite(one[i]) || isfinite(got[i]) || !sees) fail_msg("%s, value %d: %g, alone %g", what, (int)i, got[i], one[i]);
+            if (isfinite(one[i]) || isfinite(got[i]) || !sees)
+                fail_msg("%s, value %d: %g, alone %g", what, (int)i, got[i], one[i]);
             n_spoilt++;
         }
     }
@@ -280,9 +289,10 @@ static void what_is_not_seen_is_nobodys(attention_case c)
 static void values_that_are_not_finite_stay_where_they_are_seen(void **state)
 {
     (void)state;
-    static const attention_case cases[] = {
-        {DT_F16, 32, 8, 128, 0}, {DT_F16, 8, 2, 64, 0},  {DT_F16, 4, 4, 128, 100}, {DT_F16, 3, 1, 64, 400},
-        {DT_F16, 4, 1, 256, 0},  {DT_F16, 6, 2, 80, 90}, {DT_BF16, 4, 2, 128, 0},  {DT_F32, 4, 2, 64, 130}};
+    static const attention_case cases[] = {{DT_F16, 32, 8, 128, 0},  {DT_F16, 8, 2, 64, 0},
+                                           {DT_F16, 4, 4, 128, 100}, {DT_F16, 3, 1, 64, 400},
+                                           {DT_F16, 4, 1, 256, 0},   {DT_F16, 6, 2, 80, 90},
+                                           {DT_BF16, 4, 2, 128, 0},  {DT_F32, 4, 2, 64, 130}};
     for (uint32_t i = 0; i < sizeof cases / sizeof *cases; i++)
         what_is_not_seen_is_nobodys(cases[i]);
 }
@@ -360,11 +370,12 @@ static void turned_is_its_parts(turn_case t, bool neox)
 static void turned_attention_is_its_parts(void **state)
 {
     (void)state;
-    static const turn_case cases[] = {{{DT_F16, 8, 2, 128, 0}, 128, 400}, {{DT_F16, 4, 4, 64, 100}, 64, 300},
-                 {{DT_F16, 3, 1, 128, 0}, 64, 201},  {{DT_F16, 4, 2, 64, 0}, 20, 200},
-                 {{DT_F16, 8, 2, 128, 0}, 128, 12},  {{DT_BF16, 4, 2, 128, 0}, 128, 200},
-                 {{DT_F16, 3, 1, 128, 90}, 64, 40},  {{DT_F16, 36, 2, 64, 0}, 64, 9},
-                 {{DT_F16, 4, 2, 96, 0}, 96, 200}};
+    static const turn_case cases[] = {
+        {{DT_F16, 8, 2, 128, 0}, 128, 400}, {{DT_F16, 4, 4, 64, 100}, 64, 300},
+        {{DT_F16, 3, 1, 128, 0}, 64, 201},  {{DT_F16, 4, 2, 64, 0}, 20, 200},
+        {{DT_F16, 8, 2, 128, 0}, 128, 12},  {{DT_BF16, 4, 2, 128, 0}, 128, 200},
+        {{DT_F16, 3, 1, 128, 90}, 64, 40},  {{DT_F16, 36, 2, 64, 0}, 64, 9},
+        {{DT_F16, 4, 2, 96, 0}, 96, 200}};
     for (uint32_t i = 0; i < 2 * sizeof cases / sizeof *cases; i++)
         turned_is_its_parts(cases[i / 2], i % 2);
 }
@@ -375,8 +386,9 @@ static void each_kernel_once(void **state)
 {
     (void)state;
     static const attention_case rows[] = {
-        {DT_F16, 2, 1, 64, 0},  {DT_F16, 2, 1, 256, 0}, {DT_F16, 1, 1, 264, 0}, {DT_F32, 2, 1, 64, 0},
-        {DT_BF16, 2, 1, 64, 0}, {DT_F16, 1, 1, 7, 0},   {DT_F32, 1, 1, 7, 0},   {DT_BF16, 1, 1, 7, 0},
+        {DT_F16, 2, 1, 64, 0}, {DT_F16, 2, 1, 256, 0}, {DT_F16, 1, 1, 264, 0},
+        {DT_F32, 2, 1, 64, 0}, {DT_BF16, 2, 1, 64, 0}, {DT_F16, 1, 1, 7, 0},
+        {DT_F32, 1, 1, 7, 0},  {DT_BF16, 1, 1, 7, 0},
     };
     static const turn_case prompts[] = {
         {{DT_F16, 2, 1, 64, 0}, 64, 100}, {{DT_F16, 2, 1, 128, 0}, 128, 100}};

@@ -369,7 +369,8 @@ static void fused_as_parts(seeded *s, uint32_t n, uint32_t n_ff, uint32_t n_rows
     void *base[3];
     const dtype type[3] = {DT_Q8_0, DT_F16, n_ff % 32 == 0 ? DT_Q8_0 : DT_F16};
     uint64_t bytes = 4ull * n * n_rows, ff_bytes = 4ull * n_ff * n_rows;
-    float *x = seeded_floats(s, (uint64_t)n * n_rows, 3), *y = seeded_floats(s, (uint64_t)n * n_rows, 2);
+    float *x = seeded_floats(s, (uint64_t)n * n_rows, 3),
+          *y = seeded_floats(s, (uint64_t)n * n_rows, 2);
     float *w = seeded_floats(s, n, 1), *got[2] = {malloc(bytes), malloc(bytes)};
     float *sum[2] = {malloc(bytes), malloc(bytes)};
     dev_weight weight[3];
@@ -391,7 +392,8 @@ static void fused_as_parts(seeded *s, uint32_t n, uint32_t n_ff, uint32_t n_rows
                              ST_OK);
         } else {
             assert_int_equal(b->add(q, h, t, (uint64_t)n * n_rows), ST_OK);
-            for (uint32_t r = 0; r < n_rows; r += 16) { /* few at a time: nothing is prepared ahead */
+            for (uint32_t r = 0; r < n_rows;
+                 r += 16) { /* few at a time: nothing is prepared ahead */
                 uint32_t rows = n_rows - r < 16 ? n_rows - r : 16;
                 dev_ptr hr = dev_offset(h, 4ull * r * n), tr = dev_offset(t, 4ull * r * n);
                 assert_int_equal(b->rms_norm(q, tr, hr, norm, n, 1e-5f, rows), ST_OK);

@@ -157,7 +157,8 @@ static void angles_have_the_cpus_bits(void **state)
             const side *on = both[k];
             rope_waves w = {side_put(on, t.frequency, 8 * t.n_pairs), t.magnitude, t.n_pairs};
             dev_ptr p = side_put(on, position, 4 * ROWS), to = side_put(on, NULL, 8 * n);
-            assert_int_equal(on->b->rope_angles(on->q, to, dev_offset(to, 4 * n), &w, p, ROWS), ST_OK);
+            assert_int_equal(on->b->rope_angles(on->q, to, dev_offset(to, 4 * n), &w, p, ROWS),
+                             ST_OK);
             side_get(on, out[k], to, 8 * n);
             side_free(on, w.frequency, 8 * t.n_pairs);
             side_free(on, p, 4 * ROWS);
@@ -170,8 +171,9 @@ static void angles_have_the_cpus_bits(void **state)
     free(position);
 }
 
-/* Random rows at an odd address in pages of their own: a table stays where it lies while the devices are
- * open, here to the end, and a device may refuse copies that begin or end in its pages. */
+/* Random rows at an odd address in pages of their own: a table stays where it lies while the
+ * devices are open, here to the end, and a device may refuse copies that begin or end in its
+ * pages. */
 static const void *table_of(seeded *s, dtype type, uint64_t n)
 {
     void *base;
@@ -197,7 +199,8 @@ static void check_embedding(seeded *s, dtype type, uint32_t n_in, float scale)
         errmsg e = {0};
         dev_weight w;
         out[k] = malloc(bytes);
-        if (on->b->table_open(on->d, &w, stored, type, n_in, VOCAB, &e) != ST_OK) fail_msg("%s", e.text);
+        if (on->b->table_open(on->d, &w, stored, type, n_in, VOCAB, &e) != ST_OK)
+            fail_msg("%s", e.text);
         dev_ptr t = side_put(on, tokens, sizeof tokens), to = side_put(on, NULL, bytes);
         assert_int_equal(on->b->embed(on->q, to, &w, t, scale, ROWS), ST_OK);
         side_get(on, out[k], to, bytes);
@@ -209,13 +212,15 @@ static void check_embedding(seeded *s, dtype type, uint32_t n_in, float scale)
     free(out[1]);
 }
 
-/* The device gathers from host memory what the cpu does, of every type, in rows of one run and of more. */
+/* The device gathers from host memory what the cpu does, of every type, in rows of one run and of
+ * more. */
 static void embeddings_are_exact(void **state)
 {
     (void)state;
     seeded s = {4};
-    static const dtype types[] = {DT_F32,  DT_F16,  DT_BF16, DT_Q8_0, DT_Q4_0, DT_Q4_1,   DT_Q5_0,  DT_Q5_1,
-                                  DT_Q2_K, DT_Q3_K, DT_Q4_K, DT_Q5_K, DT_Q6_K, DT_IQ4_NL, DT_IQ4_XS};
+    static const dtype types[] = {DT_F32,  DT_F16,  DT_BF16, DT_Q8_0,   DT_Q4_0,
+                                  DT_Q4_1, DT_Q5_0, DT_Q5_1, DT_Q2_K,   DT_Q3_K,
+                                  DT_Q4_K, DT_Q5_K, DT_Q6_K, DT_IQ4_NL, DT_IQ4_XS};
     for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
         bool wide = dtype_get(types[i])->block_values == 256;
         check_embedding(&s, types[i], wide ? 256 : 320, 1);

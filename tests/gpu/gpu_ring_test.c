@@ -1,7 +1,7 @@
-/* Rows whose tokens devices tell each other (stage/ring.h), between two processes, on one GPU and on two:
- * every byte and word of messages that are lines and of those that are copied, over device memory and over
- * the host's; a row that is marked or dead; and a take that is aborted, which leaves its rows dead and
- * sends nothing on. */
+/* Rows whose tokens devices tell each other (stage/ring.h), between two processes, on one GPU and
+ * on two: every byte and word of messages that are lines and of those that are copied, over device
+ * memory and over the host's; a row that is marked or dead; and a take that is aborted, which
+ * leaves its rows dead and sends nothing on. */
 #include "tests/support/stage_pair.h"
 
 #include "common/clock.h"
@@ -109,7 +109,8 @@ static status take_step(pair_side *s, rows_there *r, uint32_t step, backend_even
     wire_row rows[ROWS_MAX];
     uint32_t n = n_rows_of(step);
     headers(rows, n);
-    const incoming in = {.slot = step % 2, .seq = step, .rows = rows, .n_rows = n, .hidden = s->hidden};
+    const incoming in = {
+        .slot = step % 2, .seq = step, .rows = rows, .n_rows = n, .hidden = s->hidden};
     r->x.n_rows = n;
     TRY(edges_take(&s->x, &in, &r->x, e));
     TRY(s->b->download(s->q, s->host, s->hidden, (uint64_t)n * EMBD * sizeof(float)));
@@ -121,14 +122,16 @@ static int compare(pair_side *s, const rows_there *r, uint32_t step)
 {
     const uint32_t n = n_rows_of(step), *words = (const uint32_t *)s->host;
     for (uint32_t i = 0; i < n * EMBD; i++)
-        if (words[i] != word_of(step, i)) return pair_say(s, "step %u: element %u differs", step, i);
+        if (words[i] != word_of(step, i))
+            return pair_say(s, "step %u: element %u differs", step, i);
     if (r->host.came.gone != 0) return pair_say(s, "step %u is gone", step);
     for (uint32_t i = 0; i < n; i++) {
         const came_row *c = &r->host.came.row[i];
-        bool same = c->token == word_of(step, ~i) && c->live == lives(step, i) && c->mark == mark_of(step, i);
+        bool same = c->token == word_of(step, ~i) && c->live == lives(step, i) &&
+                    c->mark == mark_of(step, i);
         if (!same || r->host.tokens[i] != c->token || r->host.live[i] != c->live)
-            return pair_say(s, "step %u: row %u came with token %u, live %u, mark %u", step, i, c->token,
-                            c->live, c->mark);
+            return pair_say(s, "step %u: row %u came with token %u, live %u, mark %u", step, i,
+                            c->token, c->live, c->mark);
     }
     return 0;
 }
@@ -159,7 +162,8 @@ static int abort_take(pair_side *s, rows_there *r)
     status st = take_step(s, r, STEPS + 1, &end, &e);
     if (st != ST_OK) return pair_say(s, "%s %s", status_word(st), e.text);
     usleep(50000);
-    if (s->b->event_done(s->q, end)) return pair_say(s, "a put behind an aborted take has sent something");
+    if (s->b->event_done(s->q, end))
+        return pair_say(s, "a put behind an aborted take has sent something");
     uint64_t begin = now_ns();
     atomic_store(&s->stop, 1);
     edges_wake(&s->x);
@@ -167,7 +171,8 @@ static int abort_take(pair_side *s, rows_there *r)
     atomic_store(&s->shared->ns[1], now_ns() - begin);
     if (r->host.came.gone != 1) return pair_say(s, "an aborted take is not gone");
     for (uint32_t i = 0; i < n; i++)
-        if (r->host.live[i] != 0 || r->host.came.row[i].live != 0) return pair_say(s, "row %u lives", i);
+        if (r->host.live[i] != 0 || r->host.came.row[i].live != 0)
+            return pair_say(s, "row %u lives", i);
     return 0;
 }
 
@@ -201,10 +206,11 @@ static void run(const pair_spec *spec, const char *name)
     int tx = pair_wait(&p, 0, SIDE_S);
     uint64_t took_ns = atomic_load(&p.shared->ns[1]);
     bool good = tx == 0 && rx == 0 && took_ns > 0 && took_ns < LET_GO_NS;
-    printf("%sok %u - rows with their tokens over %s, devices %u,%u: %u steps, let go after %.0f us, "
-           "ends %d %d %.80s\n",
-           good ? "" : "not ", ++n_done, name, spec->device[0], spec->device[1], STEPS,
-           (double)took_ns / 1e3, tx, rx, p.shared->refusal);
+    printf(
+        "%sok %u - rows with their tokens over %s, devices %u,%u: %u steps, let go after %.0f us, "
+        "ends %d %d %.80s\n",
+        good ? "" : "not ", ++n_done, name, spec->device[0], spec->device[1], STEPS,
+        (double)took_ns / 1e3, tx, rx, p.shared->refusal);
     fflush(stdout);
     n_red += !good;
     pair_free(&p);

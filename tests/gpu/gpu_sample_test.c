@@ -1,5 +1,5 @@
-/* Drawing on the GPU: the token that the host draws from the same logits, for every kind of sampler and
- * size of vocabulary, and what a step's end needs beside it. */
+/* Drawing on the GPU: the token that the host draws from the same logits, for every kind of sampler
+ * and size of vocabulary, and what a step's end needs beside it. */
 #include "common/clock.h"
 #include "tests/support/gpu_check.h"
 #include "tests/support/sample_cases.h"
@@ -102,7 +102,8 @@ static void wait_all(void)
 static void tell(const batch *b, uint32_t r, const sample_result *want)
 {
     const sampler_params *p = &b->rows[r].params;
-    fail_msg("vocabulary %u, row %u: token %u (status %u), the host's %u (%u); temperature %a, top_k %u, "
+    fail_msg("vocabulary %u, row %u: token %u (status %u), the host's %u (%u); temperature %a, "
+             "top_k %u, "
              "top_p %a, min_p %a, penalties %a %a %a over %u of %u, seed %llu, position %llu",
              b->n_vocab, r, b->out[r].token, b->out[r].status, want->token, want->status,
              (double)p->temperature, p->top_k, (double)p->top_p, (double)p->min_p,
@@ -133,7 +134,8 @@ static void every_token_is_the_hosts(void **state)
             for (uint32_t r = 0; r < b.n_rows; r++) {
                 const float *row = b.logits + (uint64_t)r * b.n_vocab;
                 sample_result want = sample_wanted(row, b.n_vocab, &b.rows[r]);
-                if (b.out[r].token != want.token || b.out[r].status != want.status) tell(&b, r, &want);
+                if (b.out[r].token != want.token || b.out[r].status != want.status)
+                    tell(&b, r, &want);
                 n_greedy += b.rows[r].params.temperature == 0;
                 n_all++;
             }
@@ -211,7 +213,8 @@ static void what_is_not_finite_and_what_stops(void **state)
 static void pieces_arrive(void **state)
 {
     (void)state;
-    static const uint64_t sizes[][4] = {{1, 4, 0, 256}, {3840, 0, 0, 0}, {3000, 840, 1, 0}, {3, 70000, 9, 4}};
+    static const uint64_t sizes[][4] = {
+        {1, 4, 0, 256}, {3840, 0, 0, 0}, {3000, 840, 1, 0}, {3, 70000, 9, 4}};
     char *from = pinned(80000), *got = pinned(80000);
     seeded s = {14};
     for (int i = 0; i < 80000; i++)

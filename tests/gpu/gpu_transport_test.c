@@ -103,8 +103,8 @@ static void crossings(const pair_spec *spec)
         if (rx != 0) kill(p.pid[0], SIGKILL);
         int tx = pair_wait(&p, 0, SIDE_S);
         char more[200];
-        snprintf(more, sizeof more, "%.40s, %u steps, ends %d %d %.80s", p.shared->way[1], STEPS, tx,
-                 rx, p.shared->refusal);
+        snprintf(more, sizeof more, "%.40s, %u steps, ends %d %d %.80s", p.shared->way[1], STEPS,
+                 tx, rx, p.shared->refusal);
         tell(tx == 0 && rx == 0, "rows", &p, more);
     }
     pair_free(&p);
@@ -207,7 +207,8 @@ static void death(const pair_spec *spec, bool announced)
     int tx = pair_wait(&p, 0, SIDE_S);
     uint64_t limit_ns = spec->transport == TRANSPORT_NCCL ? ABORT_NS : LET_GO_NS;
     uint64_t took = atomic_load(&p.shared->ns[1]);
-    snprintf(more, sizeof more, "let go after %.0f us, then %u steps with another, ends %d %d %.80s",
+    snprintf(more, sizeof more,
+             "let go after %.0f us, then %u steps with another, ends %d %d %.80s",
              (double)took / 1e3, STEPS, tx, rx, p.shared->refusal);
     tell(tx == 0 && rx == 0 && took > 0 && took < limit_ns,
          announced ? "death after the announcement" : "death before it", &p, more);

@@ -76,7 +76,9 @@ typedef struct {
 /* What keeps q, k and v of such weights near 1. */
 static float norm_scale(dtype t)
 {
-    return t == DT_F16 || t == DT_BF16 || t == DT_F32 ? 0x1p-3f : t == DT_Q8_0 ? 0x1p-10f : 0x1p-12f;
+    return t == DT_F16 || t == DT_BF16 || t == DT_F32 ? 0x1p-3f
+           : t == DT_Q8_0                             ? 0x1p-10f
+                                                      : 0x1p-12f;
 }
 
 static void open_subject(subject *u, walk_case c)
@@ -87,7 +89,8 @@ static void open_subject(subject *u, walk_case c)
     *u = (subject){.c = c, .pool_bytes = 2ull * BLOCKS * KV_BLOCK * kv_width};
     for (uint32_t i = 0; i < LAYERS; i++) {
         walk_layer *l = &u->by_ops[i];
-        *l = (walk_layer){.attn_norm = vector(&s, c.n_embd, scale), .ffn_norm = vector(&s, c.n_embd, scale)};
+        *l = (walk_layer){.attn_norm = vector(&s, c.n_embd, scale),
+                          .ffn_norm = vector(&s, c.n_embd, scale)};
         l->attn_q = matrix(&s, c.type, c.n_embd, (uint32_t)q_width);
         l->attn_k = matrix(&s, c.type, c.n_embd, (uint32_t)kv_width);
         l->attn_v = matrix(&s, c.v_type, c.n_embd, (uint32_t)kv_width);
@@ -181,7 +184,8 @@ static void by_ops(const subject *u)
         OP(rope, w->q, &kind->rope, c->n_heads, c->n_head, 1);
         OP(rope, w->k, &kind->rope, c->n_kv_heads, c->n_head, 1);
         OP(kv_write, &l->kv, w->k, w->v, &kind->rows, 1);
-        OP(attention, w->attn, w->q, &l->kv, &kind->rows, c->n_heads, w->attn_scale, kind->window, 1);
+        OP(attention, w->attn, w->q, &l->kv, &kind->rows, c->n_heads, w->attn_scale, kind->window,
+           1);
         OP(matmul, u->normed, &l->attn_output, w->attn, none, 1);
         if (c->has & POST_NORM)
             OP(rms_norm, u->normed, u->normed, l->attn_post_norm, c->n_embd, w->rms_eps, 1);
@@ -216,7 +220,8 @@ static void same_pools(const subject *u, const char *what)
     free(b);
 }
 
-/* The row's position, and a window's table without the blocks that it has left: reading one fails. */
+/* The row's position, and a window's table without the blocks that it has left: reading one
+ * fails. */
 static void place_row(const subject *u, uint32_t position)
 {
     static uint32_t tables[2 * BLOCKS];
@@ -305,7 +310,8 @@ static void each_kernel_once(void **state)
     static const walk_case cases[] = {
         {DT_Q8_0, DT_F16, DT_Q6_K, 256, 512, 4, 2, 64, 64, 0, 0},
         {DT_Q8_0, DT_F16, DT_Q6_K, 256, 512, 4, 2, 64, 64, NEOX | HEAD_NORM, 0},
-        {DT_Q8_0, DT_F16, DT_Q6_K, 256, 512, 2, 1, 256, 256, NEOX | GELU | HEAD_NORM | POST_NORM, 200},
+        {DT_Q8_0, DT_F16, DT_Q6_K, 256, 512, 2, 1, 256, 256, NEOX | GELU | HEAD_NORM | POST_NORM,
+         200},
     };
     static const uint32_t position = 300;
     for (uint32_t i = 0; i < sizeof cases / sizeof *cases; i++)

@@ -1,5 +1,5 @@
-/* fake_peer.h - the cpu backend with boxes and windows (kernels/peer.h) in this process's memory, so
- * that what stages say and do at a boundary between devices is tested without one. */
+/* fake_peer.h - the cpu backend with boxes and windows (kernels/peer.h) in this process's memory,
+ * so that what stages say and do at a boundary between devices is tested without one. */
 #ifndef TESTS_SUPPORT_FAKE_PEER_H
 #define TESTS_SUPPORT_FAKE_PEER_H
 

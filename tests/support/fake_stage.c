@@ -1,6 +1,6 @@
 /* A stage program that lies. It speaks the coordinator's language as far as the behaviour in
- * MEMRA_FAKE wants, then does what that behaviour is about. Built beside the tests, with the build's
- * own identity; tests/unit/hostile_test.c runs it. */
+ * MEMRA_FAKE wants, then does what that behaviour is about. Built beside the tests, with the
+ * build's own identity; tests/unit/hostile_test.c runs it. */
 #include "common/readback.h"
 #include "common/runblock.h"
 #include "common/wire.h"
@@ -41,8 +41,12 @@ static void say_nonsense(void)
 {
     static uint32_t n;
     unsigned char frame[sizeof(wire_header) + 8] = {0};
-    wire_header h = {.magic = WIRE_MAGIC, .version = WIRE_VERSION, .kind = WIRE_RESULT, .stage = stage_i,
-                     .epoch = epoch, .body_bytes = 8};
+    wire_header h = {.magic = WIRE_MAGIC,
+                     .version = WIRE_VERSION,
+                     .kind = WIRE_RESULT,
+                     .stage = stage_i,
+                     .epoch = epoch,
+                     .body_bytes = 8};
     switch (n++ % 5) {
     case 0:
         h.magic++;

@@ -94,8 +94,8 @@ typedef struct {
 } llama_spec;
 /* 3 layers, 64 wide, 4 heads over 2, 320 tokens, F32, untied. */
 llama_spec llama_spec_default(void);
-/* The same as that architecture; gemma3 with 7 layers, two of three of which see a window of 24, and
- * another base for each kind. */
+/* The same as that architecture; gemma3 with 7 layers, two of three of which see a window of 24,
+ * and another base for each kind. */
 llama_spec llama_spec_arch(const char *arch);
 gguf_build *gguf_build_llama(const llama_spec *s);
 

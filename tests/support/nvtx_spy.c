@@ -1,5 +1,5 @@
-/* Stands for a profiler: a library that NVTX loads where NVTX_INJECTION64_PATH names it, and that writes a
- * line for each range that ends, "DEPTH NAME", to the file that NVTX_SPY_FILE names. */
+/* Stands for a profiler: a library that NVTX loads where NVTX_INJECTION64_PATH names it, and that
+ * writes a line for each range that ends, "DEPTH NAME", to the file that NVTX_SPY_FILE names. */
 #include <fcntl.h>
 #include <nvtx3/nvToolsExt.h>
 #include <stdio.h>
@@ -22,7 +22,8 @@ static int pop(void)
 {
     char line[128];
     if (--depth < 0) depth = 0; /* one too many: told by a depth of 0 without a name */
-    int n = snprintf(line, sizeof line, "%d %s\n", depth, depth < DEPTH_MAX ? open_range[depth] : "");
+    int n =
+        snprintf(line, sizeof line, "%d %s\n", depth, depth < DEPTH_MAX ? open_range[depth] : "");
     if (write(fd, line, (size_t)n) != n) abort();
     return depth;
 }

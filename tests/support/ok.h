@@ -1,5 +1,5 @@
-/* ok.h - a call that must end well, else the test fails with its message: OK(session_step(s, .., &e)). The
- * surrounding function has an errmsg called e. */
+/* ok.h - a call that must end well, else the test fails with its message: OK(session_step(s, ..,
+ * &e)). The surrounding function has an errmsg called e. */
 #ifndef TESTS_SUPPORT_OK_H
 #define TESTS_SUPPORT_OK_H
 

@@ -1,5 +1,5 @@
-/* sample_cases.h - seeded rows to draw tokens from: logits of many shapes (spread, tied, level, with
- * zeros of both signs), and samplers of all kinds. */
+/* sample_cases.h - seeded rows to draw tokens from: logits of many shapes (spread, tied, level,
+ * with zeros of both signs), and samplers of all kinds. */
 #ifndef TESTS_SUPPORT_SAMPLE_CASES_H
 #define TESTS_SUPPORT_SAMPLE_CASES_H
 

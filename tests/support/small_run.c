@@ -12,8 +12,8 @@ void small_model(const char *path, const llama_spec *spec)
     gguf_build_free(b);
 }
 
-void small_model_arch(char path[SMALL_PATH_BYTES], const char *dir, const char *arch, uint32_t n_ctx,
-                      uint32_t n_vocab)
+void small_model_arch(char path[SMALL_PATH_BYTES], const char *dir, const char *arch,
+                      uint32_t n_ctx, uint32_t n_vocab)
 {
     llama_spec spec = llama_spec_arch(arch);
     snprintf(path, SMALL_PATH_BYTES, "%s/%s.gguf", dir, arch);

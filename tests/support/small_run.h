@@ -1,5 +1,5 @@
-/* small_run.h - a random model on disk and pipelines over it, for tests of the library. Functions assert
- * that what they do was done. */
+/* small_run.h - a random model on disk and pipelines over it, for tests of the library. Functions
+ * assert that what they do was done. */
 #ifndef TESTS_SUPPORT_SMALL_RUN_H
 #define TESTS_SUPPORT_SMALL_RUN_H
 
@@ -9,14 +9,14 @@
 /* Write the model to path. */
 void small_model(const char *path, const llama_spec *spec);
 
-/* A random model of the architecture, of 4 layers at least, as dir/ARCH.gguf. Its path goes to path, for
- * the caller to unlink. */
+/* A random model of the architecture, of 4 layers at least, as dir/ARCH.gguf. Its path goes to
+ * path, for the caller to unlink. */
 #define SMALL_PATH_BYTES 64
-void small_model_arch(char path[SMALL_PATH_BYTES], const char *dir, const char *arch, uint32_t n_ctx,
-                      uint32_t n_vocab);
+void small_model_arch(char path[SMALL_PATH_BYTES], const char *dir, const char *arch,
+                      uint32_t n_ctx, uint32_t n_vocab);
 
-/* Options of a pipeline over it: this build's stages, one thread each, f16 KV, runs below run_dir. What
- * d, path and run_dir point to must outlive the options. */
+/* Options of a pipeline over it: this build's stages, one thread each, f16 KV, runs below run_dir.
+ * What d, path and run_dir point to must outlive the options. */
 pipeline_options small_options(const char *path, const char *run_dir, const doors *d);
 
 /* This build's stage program: below $MEMRA_BUILD where a build was moved, static. */

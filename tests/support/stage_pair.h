@@ -65,7 +65,8 @@ void pair_start_unconnected(stage_pair *p, uint32_t i, uint32_t epoch, pair_func
 int pair_wait(stage_pair *p, uint32_t i, unsigned limit_s);
 void pair_free(stage_pair *p);
 
-/* A step of n_rows from side 0, or into side 1, with a pattern that the receiver checks: 0: equal. */
+/* A step of n_rows from side 0, or into side 1, with a pattern that the receiver checks: 0:
+ * equal. */
 int pair_send(pair_side *s, uint32_t step, uint32_t n_rows);
 int pair_receive(pair_side *s, uint32_t step, uint32_t n_rows);
 

@@ -74,7 +74,8 @@ static pipeline *open_pipeline(const doors *d, uint32_t n_sessions, uint32_t kv_
     o.restarts = RESTARTS_MAX;
     o.restart_window_ms = 1000;
     pipeline *p = small_open(&o);
-    if (kv_blocks != 0) assert_in_range(pipeline_plan(p)->n_blocks[KV_CLASS_GLOBAL], kv_blocks - 1, kv_blocks);
+    if (kv_blocks != 0)
+        assert_in_range(pipeline_plan(p)->n_blocks[KV_CLASS_GLOBAL], kv_blocks - 1, kv_blocks);
     return p;
 }
 

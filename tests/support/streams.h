@@ -1,5 +1,6 @@
-/* streams.h - a small model, pipelines over it, and what sessions must say: prompts with samplers, each
- * walked alone, step by step, through one stage. Functions assert that what they do was done. */
+/* streams.h - a small model, pipelines over it, and what sessions must say: prompts with samplers,
+ * each walked alone, step by step, through one stage. Functions assert that what they do was
+ * done. */
 #ifndef TESTS_SUPPORT_STREAMS_H
 #define TESTS_SUPPORT_STREAMS_H
 
@@ -15,14 +16,15 @@ typedef struct {
     uint32_t truth[STREAMS_CTX + 1]; /* [n_truth]: the token after the prompt, and those after it */
 } stream;
 
-/* A folder with the model in it: a llama, or gguf_build.h's model of that architecture (gemma3: with
- * window layers, and chunks so short that windows slide); closing asserts that nothing was left behind. */
+/* A folder with the model in it: a llama, or gguf_build.h's model of that architecture (gemma3:
+ * with window layers, and chunks so short that windows slide); closing asserts that nothing was
+ * left behind. */
 void streams_open(void);
 void streams_open_arch(const char *arch);
 void streams_close(void);
 
-/* A pipeline over the model. kv_blocks: of the global class over all sessions, and their share of the
- * window's; 0: what they fill. */
+/* A pipeline over the model. kv_blocks: of the global class over all sessions, and their share of
+ * the window's; 0: what they fill. */
 pipeline *streams_pipeline(const doors *d, uint32_t n_sessions, uint32_t kv_blocks);
 /* The same with journals, so that a stage that is lost is replayed from them. */
 pipeline *streams_pipeline_journals(const doors *d, uint32_t n_sessions, uint32_t kv_blocks);

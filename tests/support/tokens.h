@@ -8,7 +8,8 @@
 uint32_t *tokens_encode(const tokenizer *tok, const char *text, uint64_t bytes, tokenize_options o,
                         uint64_t *n);
 
-/* Fails the test, printing what came instead, unless the ids are `wanted`, which ends with `end`. */
+/* Fails the test, printing what came instead, unless the ids are `wanted`, which ends with
+ * `end`. */
 void tokens_expect(const tokenizer *tok, const char *text, uint64_t bytes, tokenize_options o,
                    const uint32_t *wanted, uint32_t end);
 

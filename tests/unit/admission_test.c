@@ -1,5 +1,5 @@
-/* Who gets KV: sessions share prefixes, wait in order, are let go for others and come back, and say the
- * same as alone. */
+/* Who gets KV: sessions share prefixes, wait in order, are let go for others and come back, and say
+ * the same as alone. */
 #include "tests/support/streams.h"
 #include "tests/support/tap.h"
 
@@ -27,7 +27,8 @@ static int set_up(void **state)
     streams_open();
     doors d = stages(1);
     pipeline *p = streams_pipeline(&d, 1, 0);
-    /* Two families of prompts; 0 and 1 are equal for 150 tokens, 2 leaves them after 70, 3 is short. */
+    /* Two families of prompts; 0 and 1 are equal for 150 tokens, 2 leaves them after 70, 3 is
+     * short. */
     static const uint32_t shared[N_STREAMS] = {150, 150, 70, 20, 100, 100, 128, 0};
     static const uint32_t n_prompt[N_STREAMS] = {150, 160, 150, 20, 110, 128, 129, 90};
     for (uint32_t i = 0; i < N_STREAMS; i++)
@@ -45,7 +46,8 @@ static int tear_down(void **state)
 
 static session *open_stream(pipeline *p, uint32_t i, bool share, bool wait, int32_t priority)
 {
-    session_options o = {.sampler = truth[i].sampler, .share = share, .wait = wait, .priority = priority};
+    session_options o = {
+        .sampler = truth[i].sampler, .share = share, .wait = wait, .priority = priority};
     session *s;
     errmsg e = {0};
     if (session_open_with(p, &o, &s, &e) != ST_OK) fail_msg("%s", e.text);
@@ -56,7 +58,8 @@ static void prime(session *s, uint32_t i)
 {
     errmsg e = {0};
     uint32_t token;
-    if (session_prime(s, truth[i].prompt, truth[i].n_prompt, NULL, &token, &e) != ST_OK) fail_msg("%s", e.text);
+    if (session_prime(s, truth[i].prompt, truth[i].n_prompt, NULL, &token, &e) != ST_OK)
+        fail_msg("%s", e.text);
     assert_int_equal(token, truth[i].truth[0]);
 }
 
@@ -177,7 +180,7 @@ static void what_is_needed_is_taken_from_prefixes(void **state)
     pipeline_close(p);
 }
 
-/* --- pressure ------------------------------------------------------------------------------------------ */
+/* --- pressure --------------------------------------------------------------------------------- */
 
 static void idle_sessions_are_let_go_and_come_back(void **state)
 {
@@ -186,7 +189,8 @@ static void idle_sessions_are_let_go_and_come_back(void **state)
         doors d = stages(n);
         pipeline *p = streams_pipeline(&d, 4, 7);
         errmsg e = {0};
-        session *a = open_stream(p, 0, false, false, 0), *b = open_stream(p, 2, false, false, 0), *f;
+        session *a = open_stream(p, 0, false, false, 0), *b = open_stream(p, 2, false, false, 0),
+                *f;
         prime(a, 0);
         prime(b, 2);
         /* One block is left: a session that does not wait is refused, and nobody pays for it. */
@@ -237,7 +241,8 @@ static void *walk(void *arg)
 {
     walker *w = arg;
     const stream *t = &truth[w->i];
-    session_options o = {.sampler = t->sampler, .share = w->share, .wait = true, .priority = w->priority};
+    session_options o = {
+        .sampler = t->sampler, .share = w->share, .wait = true, .priority = w->priority};
     session *s;
     generation *g;
     uint32_t token;
@@ -262,7 +267,8 @@ static void *walk(void *arg)
 static void all_walk(walker *w, uint32_t n)
 {
     pthread_t thread[32];
-    for (uint32_t i = 0; i < n; i++) assert_int_equal(pthread_create(&thread[i], NULL, walk, &w[i]), 0);
+    for (uint32_t i = 0; i < n; i++)
+        assert_int_equal(pthread_create(&thread[i], NULL, walk, &w[i]), 0);
     for (uint32_t i = 0; i < n; i++) pthread_join(thread[i], NULL);
     for (uint32_t i = 0; i < n; i++) {
         if (w[i].result != ST_OK) fail_msg("%s", w[i].why.text);
@@ -319,7 +325,8 @@ static void the_line_goes_by_priority(void **state)
     static const uint32_t order[4] = {1, 3, 2, 0};
     doors d = stages(2);
     /* So slow that four can line up meanwhile, and that one is done long before the next. */
-    strcpy(d.fault_text, "stage=1,at=decode,kind=slow:10,every=1;stage=1,at=prime,kind=slow:30,every=1");
+    strcpy(d.fault_text,
+           "stage=1,at=decode,kind=slow:10,every=1;stage=1,at=prime,kind=slow:30,every=1");
     pipeline *p = streams_pipeline(&d, 8, 5);
     errmsg e = {0};
     generation *g;

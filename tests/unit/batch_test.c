@@ -103,7 +103,7 @@ static void alone(void **state)
     pipeline_close(p);
 }
 
-/* --- together ---------------------------------------------------------------------------------------- */
+/* --- together --------------------------------------------------------------------------------- */
 
 typedef struct {
     session *s;
@@ -165,7 +165,7 @@ static void joining_and_leaving_changes_no_bit(void **state)
     }
 }
 
-/* --- prompts of several sessions in one chunk ---------------------------------------------------------- */
+/* --- prompts of several sessions in one chunk ------------------------------------------------- */
 
 typedef struct {
     pipeline *p;
@@ -182,7 +182,8 @@ static void *prime_many(void *arg)
         errmsg e = {0};
         bool right = session_open(w->p, &sampler, &s, &e) == ST_OK &&
                      session_prime(s, prompt[i], prompt_n[i], NULL, &token, &e) == ST_OK &&
-                     token == truth_token[i][0] && session_step(s, token, NULL, &token, &e) == ST_OK &&
+                     token == truth_token[i][0] &&
+                     session_step(s, token, NULL, &token, &e) == ST_OK &&
                      token == truth_token[i][1];
         w->n_wrong += !right;
         if (s != NULL) session_drop(s);

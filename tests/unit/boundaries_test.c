@@ -174,10 +174,13 @@ static void impossible_doors_are_refused(void **state)
     } bad[] = {
         {"0,cpu", "ipc", NULL, "MEMRA_PP_TRANSPORT=ipc: boundary 0 -> 1 leads from cuda:0 to cpu"},
         {"0,cpu", "ipc", NULL, "; there host, shm or auto would do"},
-        {"cpu,cpu", "host", NULL, "host needs a CUDA device at one end; there shm or auto would do"},
-        {"1,1", "nccl", NULL, "nccl needs two devices, these are one; there ipc, host, shm or auto"},
+        {"cpu,cpu", "host", NULL,
+         "host needs a CUDA device at one end; there shm or auto would do"},
+        {"1,1", "nccl", NULL,
+         "nccl needs two devices, these are one; there ipc, host, shm or auto"},
         {"cpu,1", NULL, "spin",
-         "MEMRA_PP_SIGNAL=spin is a signal of transport ipc, and boundary 0 -> 1 leads from cpu to cuda:1"},
+         "MEMRA_PP_SIGNAL=spin is a signal of transport ipc, and boundary 0 -> 1 leads from cpu to "
+         "cuda:1"},
         {"0,1", "shm", "event", "MEMRA_PP_SIGNAL=event stands beside MEMRA_PP_TRANSPORT=shm"},
         {"0,1", "nccl", "memop", "stands beside MEMRA_PP_TRANSPORT=nccl"},
     };

@@ -44,7 +44,8 @@ static void layout_is_checked(void **state)
     for (size_t i = 0; i < sizeof good; i++) {
         boundary_header bad = good;
         ((unsigned char *)&bad)[i] ^= 1;
-        bool ignored = i >= offsetof(boundary_header, reserved) && i < offsetof(boundary_header, slot_bytes);
+        bool ignored =
+            i >= offsetof(boundary_header, reserved) && i < offsetof(boundary_header, slot_bytes);
         if (!ignored) assert_false(boundary_valid(&bad, b.bytes));
     }
     assert_false(boundary_valid(&good, b.bytes - 1));
@@ -70,7 +71,8 @@ static void slots_hold_different_rows(void **state)
         assert_true(slot_valid(&rx, &v, SLOT_STEP, 10 + slot));
         assert_false(slot_valid(&rx, &v, SLOT_PROBE, 10 + slot));
         assert_false(slot_valid(&rx, &v, SLOT_STEP, 11 + slot));
-        for (uint32_t i = 0; i < ROWS * EMBD; i++) assert_true(v.hidden[i] == (float)(100 * slot + i));
+        for (uint32_t i = 0; i < ROWS * EMBD; i++)
+            assert_true(v.hidden[i] == (float)(100 * slot + i));
         assert_int_equal(v.rows[ROWS - 1].token, slot);
         v.header->n_rows = ROWS + 1;
         assert_false(slot_valid(&rx, &v, SLOT_STEP, 10 + slot));
@@ -184,7 +186,8 @@ static void *send_all(void *arg)
         slot_view v;
         uint32_t slot = step % 3 == 0 ? 0 : step % 2; /* not always alternating */
         if (boundary_tx_begin(tx, slot, 30 * NS_PER_S, &v) != ST_OK) return (void *)1;
-        *v.header = (slot_header){.seq = step, .epoch = 1, .n_rows = 1 + step % ROWS, .kind = SLOT_STEP};
+        *v.header =
+            (slot_header){.seq = step, .epoch = 1, .n_rows = 1 + step % ROWS, .kind = SLOT_STEP};
         for (uint32_t i = 0; i < v.header->n_rows * EMBD; i++) v.hidden[i] = value_of(step, i);
         boundary_tx_end(tx, slot);
     }
@@ -205,7 +208,8 @@ static void ten_thousand_handoffs(void **state)
         assert_int_equal(boundary_rx_begin(&rx, slot, 30 * NS_PER_S, &v), ST_OK);
         assert_true(slot_valid(&rx, &v, SLOT_STEP, step));
         assert_int_equal(v.header->n_rows, 1 + step % ROWS);
-        for (uint32_t i = 0; i < v.header->n_rows * EMBD; i++) n_wrong += v.hidden[i] != value_of(step, i);
+        for (uint32_t i = 0; i < v.header->n_rows * EMBD; i++)
+            n_wrong += v.hidden[i] != value_of(step, i);
         boundary_rx_end(&rx, slot);
     }
     void *rc;

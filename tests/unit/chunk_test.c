@@ -1,4 +1,5 @@
-/* The planned lengths of chunks: equal in cost, as many as the stages and the prompt make worth while. */
+/* The planned lengths of chunks: equal in cost, as many as the stages and the prompt make worth
+ * while. */
 #include "tests/support/tap.h"
 
 #include "coordinator/engine/chunk.h"
@@ -19,7 +20,8 @@ static uint32_t walk(const chunk_costs *c, uint64_t first, uint64_t n, uint32_t 
     return k;
 }
 
-/* When the last of n_stages is through, every stage taking a chunk's cost and the overhead for it. */
+/* When the last of n_stages is through, every stage taking a chunk's cost and the overhead for
+ * it. */
 static double makespan(const chunk_costs *c, const uint32_t *chunk, uint32_t n_chunks)
 {
     double through[STAGES_MAX] = {0};
@@ -47,7 +49,8 @@ static void costs_grow_and_chunks_shrink(void **state)
         if (k > 0) assert_true(chunk[k] <= chunk[k - 1]);
         double cost = chunk_cost(&c, position, chunk[k]);
         assert_true(cost <= budget);
-        if (k + 1 < n && chunk[k] < c.rows_max) assert_true(chunk_cost(&c, position, chunk[k] + 1) > budget);
+        if (k + 1 < n && chunk[k] < c.rows_max)
+            assert_true(chunk_cost(&c, position, chunk[k] + 1) > budget);
         position += chunk[k];
     }
     assert_int_equal(position, 4000);
@@ -105,7 +108,8 @@ static void a_models_costs(void **state)
     assert_int_equal(plan_make(&p, m, &d, &(plan_request){.kv_type = DT_F16}, &e), ST_OK);
     chunk_costs c = chunk_costs_of(m, &p);
     /* A layer's elements by hand: q, k, v, output; gate, up, down. */
-    double q = (double)m->n_embd * m->n_heads * m->n_head, k = (double)m->n_embd * m->n_kv_heads * m->n_head;
+    double q = (double)m->n_embd * m->n_heads * m->n_head,
+           k = (double)m->n_embd * m->n_kv_heads * m->n_head;
     double layer = 2 * q + 2 * k + 3.0 * m->n_embd * m->n_ff;
     assert_true(fabs(c.attention - 2.0 * m->n_heads * m->n_head / layer) < 1e-12);
     assert_int_equal(c.rows_max, p.rows_max);

@@ -338,11 +338,13 @@ static void one_stream_has_no_transport(void **state)
 {
     (void)state;
     assert_false(GOOD({DOOR_STREAMS, "0"}, {DOOR_STAGES, "2"}).streams);
-    assert_false(GOOD({DOOR_STREAMS, "0"}, {DOOR_TRANSPORT, "auto"}, {DOOR_SIGNAL, "auto"}).streams);
+    assert_false(
+        GOOD({DOOR_STREAMS, "0"}, {DOOR_TRANSPORT, "auto"}, {DOOR_SIGNAL, "auto"}).streams);
     BAD1(DOOR_STREAMS, "2", "MEMRA_PP_STREAMS", "is too big");
     BAD2(DOOR_STREAMS, "0", DOOR_TRANSPORT, "shm", "MEMRA_PP_TRANSPORT=\"shm\" forces",
          "MEMRA_PP_STREAMS=\"0\"");
-    BAD2(DOOR_STREAMS, "0", DOOR_SIGNAL, "spin", "MEMRA_PP_SIGNAL=\"spin\" forces", "MEMRA_PP_STREAMS");
+    BAD2(DOOR_STREAMS, "0", DOOR_SIGNAL, "spin", "MEMRA_PP_SIGNAL=\"spin\" forces",
+         "MEMRA_PP_STREAMS");
 }
 
 /* Whether the devices allow an unsplit walk is not the doors' to say. */
@@ -359,7 +361,8 @@ static void unsplit_walks_are_booleans(void **state)
     assert_false(GOOD({DOOR_SHARD, "0"}, {DOOR_STAGES, "2"}).shard);
     BAD1(DOOR_SHARD, "2", "MEMRA_PP_SHARD", "is too big");
     assert_true(GOOD({DOOR_ALLOW_UNSPLIT_BATCH, "1"}).step.allow_unsplit_batch);
-    BAD1(DOOR_ALLOW_UNSPLIT_BATCH, "yes", "MEMRA_PP_ALLOW_UNSPLIT_BATCH", "is not decimal digits only");
+    BAD1(DOOR_ALLOW_UNSPLIT_BATCH, "yes", "MEMRA_PP_ALLOW_UNSPLIT_BATCH",
+         "is not decimal digits only");
 }
 
 static void transport_takes_its_words(void **state)

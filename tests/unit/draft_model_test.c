@@ -1,5 +1,5 @@
-/* Drafts by a second model in a pipeline of its own: the text stays, also when its process dies; its
- * KV is rolled back, so that drafts after a wrong one are as good as before. */
+/* Drafts by a second model in a pipeline of its own: the text stays, also when its process dies;
+ * its KV is rolled back, so that drafts after a wrong one are as good as before. */
 #include "tests/support/tap.h"
 
 #include "coordinator/draft_model.h"
@@ -122,7 +122,8 @@ static uint32_t spoiled_guess(void *seat, const uint32_t *tokens, uint64_t n, ui
 
 static generate_limits limits_of(spoiler *s, draft_model *d, uint32_t wrong)
 {
-    *s = (spoiler){{true, spoiled_sit, spoiled_leave, spoiled_guess}, draft_model_source(d), wrong, 0};
+    *s = (spoiler){
+        {true, spoiled_sit, spoiled_leave, spoiled_guess}, draft_model_source(d), wrong, 0};
     return (generate_limits){
         .n_max = N_TOKENS, .n_draft = 5, .draft_always = true, .draft = &s->source};
 }
@@ -165,7 +166,8 @@ static void its_own_drafts_are_right(void **state)
             pipeline_drafts(p, &c);
             assert_true(c.n_drafted > 300);
             if (wrong == 0) assert_int_equal(c.n_accepted, c.n_drafted);
-            /* Of seven positions one is spoiled, and what was drafted behind it in the same step is lost. */
+            /* Of seven positions one is spoiled, and what was drafted behind it in the same step is
+             * lost. */
             if (wrong != 0) assert_true(c.n_accepted < c.n_drafted);
             assert_true(c.n_accepted >= N_SESSIONS * N_TOKENS * (wrong == 0 ? 80 : 60) / 100);
             draft_model_close(d);
@@ -277,14 +279,16 @@ static draft_counts left_to_itself(const char *of_large, const char *of_small)
     return c;
 }
 
-/* Where a step of the small model takes a small part of a large one's, and it is right, it is used; where
- * it takes longer, it is not. Others may hold the small one up: one of a few tries is enough. */
+/* Where a step of the small model takes a small part of a large one's, and it is right, it is used;
+ * where it takes longer, it is not. Others may hold the small one up: one of a few tries is
+ * enough. */
 static void used_where_it_is_faster(void **state)
 {
     (void)state;
     const char *of_large = "stage=all,at=decode,kind=slow:6,every=1";
     uint64_t n = 0;
-    for (uint32_t tries = 0; tries < 4 && n <= N_TOKENS / 3; tries++) n = left_to_itself(of_large, "").n_accepted;
+    for (uint32_t tries = 0; tries < 4 && n <= N_TOKENS / 3; tries++)
+        n = left_to_itself(of_large, "").n_accepted;
     assert_true(n > N_TOKENS / 3);
     draft_counts c = left_to_itself(of_large, "stage=all,at=decode,kind=slow:18,every=1");
     assert_in_range(c.n_verifies, 0, 4);

@@ -102,8 +102,10 @@ static void kinds_are_refused_where_they_cannot_be(void **state)
     static const struct {
         const char *kind;
         bool fits[5];
-    } kinds[] = {{"kill", {true, true, true, true, true}},     {"cuda", {true, true, true, true, true}},
-                 {"badmsg", {true, true, true, true, true}},   {"oom", {true, false, false, false, true}},
+    } kinds[] = {{"kill", {true, true, true, true, true}},
+                 {"cuda", {true, true, true, true, true}},
+                 {"badmsg", {true, true, true, true, true}},
+                 {"oom", {true, false, false, false, true}},
                  {"nan", {false, true, true, false, true}}};
     static const char *const places[] = {"load", "prime", "decode", "idle", "recovery"};
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
@@ -113,13 +115,15 @@ static void kinds_are_refused_where_they_cannot_be(void **state)
         fault_list any = good(text);
         for (uint32_t at = 0; at < 5; at++) {
             memset(anywhere, 0, sizeof anywhere);
-            assert_int_equal(fault_match(&any, anywhere, 0, (fault_at)(FAULT_AT_LOAD + at), 1) != NULL,
+            assert_int_equal(fault_match(&any, anywhere, 0, (fault_at)(FAULT_AT_LOAD + at), 1) !=
+                                 NULL,
                              kinds[i].fits[at]);
             snprintf(text, sizeof text, "stage=0,kind=%s,at=%s", kinds[i].kind, places[at]);
             if (kinds[i].fits[at])
                 good(text);
             else
-                bad(text, text, i == 3 ? "kind=oom: at load or recovery" : "kind=nan: at prime, decode");
+                bad(text, text,
+                    i == 3 ? "kind=oom: at load or recovery" : "kind=nan: at prime, decode");
         }
     }
     bad("stage=0,kind=oom,step=3", "stage=0,kind=oom,step=3", "no step is in hand");

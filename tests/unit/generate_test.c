@@ -133,12 +133,13 @@ static void one_session_equals_its_steps(void **state)
         pipeline_stage(p, 0, &first);
         pipeline_stage(p, n - 1, &last);
         assert_int_equal(first.n_rows - before.n_rows, 100);
-        /* Far fewer messages than tokens; each round after the first crossed from last to first, and of
-         * the first ones those of steps that went on where another ended. */
+        /* Far fewer messages than tokens; each round after the first crossed from last to first,
+         * and of the first ones those of steps that went on where another ended. */
         uint64_t n_steps = first.n_steps - before.n_steps;
         assert_true(n_steps <= 30);
         assert_int_equal(first.n_free_rounds, 100 - n_steps);
-        assert_int_equal(first.n_ahead_rounds, n > 1 ? first.rx_crossings[0] + first.rx_crossings[1] : 0);
+        assert_int_equal(first.n_ahead_rounds,
+                         n > 1 ? first.rx_crossings[0] + first.rx_crossings[1] : 0);
         if (n > 1) assert_in_range(first.rx_rows, 100 - n_steps + 1, 99);
         if (n > 1) assert_int_equal(last.tx_rows, first.rx_rows);
         goes_on(s, 3, 100);
@@ -147,7 +148,8 @@ static void one_session_equals_its_steps(void **state)
     }
 }
 
-/* The rounds of a step, told from device to device or through the hosts, flipped between two steps. */
+/* The rounds of a step, told from device to device or through the hosts, flipped between two
+ * steps. */
 static void by_devices_or_by_hosts(void **state)
 {
     (void)state;
@@ -195,7 +197,8 @@ static void stops_limits_and_the_context(void **state)
         stop[2] = truth[4][at];
         for (uint32_t k = 0; k < GENERATE_STOPS_MAX; k++)
             if (k != 2) stop[k] = N_VOCAB + k; /* never drawn */
-        OK(session_generate(s, truth[4][0], &(generate_limits){.n_max = 1000, .stop = stop, .n_stop = 4}, &g, &e));
+        OK(session_generate(s, truth[4][0],
+                            &(generate_limits){.n_max = 1000, .stop = stop, .n_stop = 4}, &g, &e));
         assert_int_equal(take(g, 4, 1, 1000), at);
         assert_int_equal(generation_ended(g), GENERATE_STOPPED);
         OK(generation_close(g, &e));
@@ -211,7 +214,8 @@ static void stops_limits_and_the_context(void **state)
         assert_int_equal(generation_ended(g), GENERATE_CONTEXT);
         assert_int_equal(take(g, 8, 1, 1), 0);
         OK(generation_close(g, &e));
-        assert_int_equal(session_generate(s, N_VOCAB, &(generate_limits){.n_max = 1}, &g, &e), ST_USAGE);
+        assert_int_equal(session_generate(s, N_VOCAB, &(generate_limits){.n_max = 1}, &g, &e),
+                         ST_USAGE);
         errmsg_clear(&e);
         assert_int_equal(session_generate(s, 1, &(generate_limits){.n_max = 0}, &g, &e), ST_USAGE);
         errmsg_clear(&e);
@@ -248,7 +252,7 @@ static void what_ran_over_is_forgotten(void **state)
     }
 }
 
-/* --- many at once -------------------------------------------------------------------------------------- */
+/* --- many at once ----------------------------------------------------------------------------- */
 
 static void many_beside_each_other(void **state)
 {
@@ -262,7 +266,8 @@ static void many_beside_each_other(void **state)
         /* They begin while the others run; two are stopped in the middle, the rest have limits. */
         for (uint32_t i = 0; i < N_SESSIONS; i++) {
             s[i] = primed(p, i);
-            OK(session_generate(s[i], truth[i][0], &(generate_limits){.n_max = 60 + 7 * i}, &g[i], &e));
+            OK(session_generate(s[i], truth[i][0], &(generate_limits){.n_max = 60 + 7 * i}, &g[i],
+                                &e));
         }
         for (uint32_t round = 0; round < 100; round++) {
             for (uint32_t i = 0; i < N_SESSIONS; i++) {
@@ -288,8 +293,8 @@ static void many_beside_each_other(void **state)
     }
 }
 
-/* Six sessions at a time in walks of at most `rows` rows: groups walked in rounds after a step's first,
- * by rounds after the first. */
+/* Six sessions at a time in walks of at most `rows` rows: groups walked in rounds after a step's
+ * first, by rounds after the first. */
 static double groups_per_round(pipeline *p, uint32_t rows)
 {
     errmsg e = {0};
@@ -309,7 +314,8 @@ static double groups_per_round(pipeline *p, uint32_t rows)
         session_drop(s[i]);
     }
     pipeline_stage(p, 0, &after);
-    double n_rows = (double)(after.n_rows - before.n_rows), n_steps = (double)(after.n_steps - before.n_steps);
+    double n_rows = (double)(after.n_rows - before.n_rows),
+           n_steps = (double)(after.n_steps - before.n_steps);
     return (double)(after.n_free_rounds - before.n_free_rounds) / (n_rows / 6 - n_steps);
 }
 
@@ -318,8 +324,10 @@ static void walks_are_bounded_where_asked(void **state)
 {
     (void)state;
     pipeline *p = open_n(1, true);
-    /* Nearly all steps have all six; those in which some have begun, or are left, have fewer rows. */
-    double all = groups_per_round(p, 0), one = groups_per_round(p, 1), three = groups_per_round(p, 3);
+    /* Nearly all steps have all six; those in which some have begun, or are left, have fewer
+     * rows. */
+    double all = groups_per_round(p, 0), one = groups_per_round(p, 1),
+           three = groups_per_round(p, 3);
     assert_true(all > 0.7 && all < 1.5);
     assert_true(three > 1.5 && three < 2.7);
     assert_true(one > 4.5);
@@ -348,7 +356,7 @@ static void prompts_beside_generations(void **state)
     }
 }
 
-/* --- the pace of a stream beside a long prompt ----------------------------------------------------------- */
+/* --- the pace of a stream beside a long prompt ------------------------------------------------ */
 
 #define SLOW_MS 30u   /* each stage takes so long for a chunk of a prompt */
 #define CHUNK_ROWS 16u
@@ -370,15 +378,16 @@ static void *prime_long(void *arg)
         session *s;
         w->n_wrong += session_open(w->p, &greedy, &s, &e) != ST_OK;
         if (s != NULL)
-            w->n_wrong += session_prime(s, prompt[i], PROMPT_CHUNKS * CHUNK_ROWS, NULL, NULL, &e) != ST_OK;
+            w->n_wrong +=
+                session_prime(s, prompt[i], PROMPT_CHUNKS * CHUNK_ROWS, NULL, NULL, &e) != ST_OK;
         session_drop(s);
     }
     w->done = true;
     return NULL;
 }
 
-/* Tokens that a stream was told of, by the engine's thread; chunks that the first stage walked since the
- * last of them, as far as somebody looked. */
+/* Tokens that a stream was told of, by the engine's thread; chunks that the first stage walked
+ * since the last of them, as far as somebody looked. */
 typedef struct {
     _Atomic uint32_t n;
     uint32_t n_seen, n_while;
@@ -390,8 +399,8 @@ static void told(void *pace_)
     ((pace *)pace_)->n++;
 }
 
-/* Chunks count towards a gap only between two looks with no token in between, so that whoever is late (we,
- * the engine, a stage on a busy machine) makes a gap look shorter, never longer. */
+/* Chunks count towards a gap only between two looks with no token in between, so that whoever is
+ * late (we, the engine, a stage on a busy machine) makes a gap look shorter, never longer. */
 static void look(const pipeline *p, pace *x, uint32_t n_streams)
 {
     uint32_t before[N_SESSIONS];
@@ -409,8 +418,8 @@ static void look(const pipeline *p, pace *x, uint32_t n_streams)
     }
 }
 
-/* The most chunks between two tokens of one of n_streams that begin while a prompt is read, and go on
- * while another one comes. */
+/* The most chunks between two tokens of one of n_streams that begin while a prompt is read, and go
+ * on while another one comes. */
 static uint64_t worst_gap(pipeline *p, uint32_t n_streams)
 {
     errmsg e = {0};
@@ -452,7 +461,8 @@ static uint64_t worst_gap(pipeline *p, uint32_t n_streams)
     return worst;
 }
 
-/* A stream waits for the walks of two chunks through all stages, which are up to two of each stage. */
+/* A stream waits for the walks of two chunks through all stages, which are up to two of each
+ * stage. */
 static void a_streams_worst_gap_is_two_chunks(void **state)
 {
     (void)state;
@@ -462,7 +472,8 @@ static void a_streams_worst_gap_is_two_chunks(void **state)
         d.step.prime_chunk = CHUNK_ROWS;
         /* A millisecond for a round: the stream lasts longer than the prompt takes to begin. */
         snprintf(d.fault_text, sizeof d.fault_text,
-                 "stage=all,at=prime,kind=slow:%u,every=1;stage=all,at=decode,kind=slow:1,every=1", SLOW_MS);
+                 "stage=all,at=prime,kind=slow:%u,every=1;stage=all,at=decode,kind=slow:1,every=1",
+                 SLOW_MS);
         pipeline *p = open_doors(&d);
         for (uint32_t n_streams = 1; n_streams <= 5; n_streams += 4) {
             assert_in_range(worst_gap(p, n_streams), 0, 2 * n);

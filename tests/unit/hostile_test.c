@@ -1,5 +1,6 @@
 /* The coordinator believes nothing that a stage writes: a stage program that lies, in every message
- * and shared word it has, gets the run ended with one line that names it, and nothing else happens. */
+ * and shared word it has, gets the run ended with one line that names it, and nothing else
+ * happens. */
 #include "tests/support/tap.h"
 
 #include "common/clock.h"
@@ -35,10 +36,10 @@ static int tear_down(void **state)
     return rmdir(dir);
 }
 
-/* Open with a stage that behaves so, and take steps; the status of the first call that failed. *end: the
- * stage as it was then. */
-static status attempt_with(const char *behaviour, uint32_t restarts, uint32_t *next, stage_snapshot *end,
-                           errmsg *e)
+/* Open with a stage that behaves so, and take steps; the status of the first call that failed.
+ * *end: the stage as it was then. */
+static status attempt_with(const char *behaviour, uint32_t restarts, uint32_t *next,
+                           stage_snapshot *end, errmsg *e)
 {
     doors d;
     door_values none = {0};
@@ -167,7 +168,7 @@ static void a_stage_that_does_not_stop_is_replaced_and_given_up(void **state)
     assert_int_equal(end.n_bad_messages, 9);
 }
 
-/* --- the other way ----------------------------------------------------------------------------------- */
+/* --- the other way ---------------------------------------------------------------------------- */
 
 typedef struct {
     void *zmq, *socket;
@@ -188,9 +189,20 @@ static void real_stage_open(real_stage *r)
     assert_int_equal(pipe(r->death), 0);
     snprintf(death, sizeof death, "%d", r->death[0]);
     snprintf(block, sizeof block, "%d", r->block_fd);
-    char *const argv[] = {MEMRA_BINARY_DIR "/bin/memra-stage", "--endpoint", endpoint, "--stage", "0",
-                          "--epoch", "1", "--death-fd", death, "--run-block-fd", block, "--log-level",
-                          "error", NULL};
+    char *const argv[] = {MEMRA_BINARY_DIR "/bin/memra-stage",
+                          "--endpoint",
+                          endpoint,
+                          "--stage",
+                          "0",
+                          "--epoch",
+                          "1",
+                          "--death-fd",
+                          death,
+                          "--run-block-fd",
+                          block,
+                          "--log-level",
+                          "error",
+                          NULL};
     const int fds[] = {r->death[0], r->block_fd};
     assert_int_equal(child_start(&r->process, argv, fds, 2, &e), ST_OK);
 }
@@ -208,7 +220,8 @@ static void real_stage_close(real_stage *r)
 
 static void say(const real_stage *r, uint32_t epoch, wire_kind kind, uint16_t version)
 {
-    wire_header h = {.magic = WIRE_MAGIC, .version = version, .kind = (uint16_t)kind, .epoch = epoch};
+    wire_header h = {
+        .magic = WIRE_MAGIC, .version = version, .kind = (uint16_t)kind, .epoch = epoch};
     assert_int_equal(zmq_send(r->socket, &h, sizeof h, 0), sizeof h);
 }
 
@@ -229,12 +242,14 @@ static void a_stage_drops_what_is_no_message(void **state)
         real_stage r = {0};
         real_stage_open(&r);
         say(&r, 7, WIRE_QUIESCE, WIRE_VERSION); /* of another epoch: not for it */
-        for (uint32_t i = 0; i < n; i++) say(&r, 1, WIRE_QUIESCE, i % 2 == 0 ? 0 : WIRE_VERSION + 1);
+        for (uint32_t i = 0; i < n; i++)
+            say(&r, 1, WIRE_QUIESCE, i % 2 == 0 ? 0 : WIRE_VERSION + 1);
         assert_int_equal(counted(&r, n), n);
         if (n < 3) say(&r, 1, WIRE_STOP, WIRE_VERSION); /* it listens still */
         assert_true(child_wait(&r.process, 5000));
         assert_true(WIFEXITED(r.process.wait_status));
-        assert_int_equal(WEXITSTATUS(r.process.wait_status), n < 3 ? 0 : status_exit_code(ST_PROTOCOL));
+        assert_int_equal(WEXITSTATUS(r.process.wait_status),
+                         n < 3 ? 0 : status_exit_code(ST_PROTOCOL));
         real_stage_close(&r);
     }
 }

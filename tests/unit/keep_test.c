@@ -1,5 +1,5 @@
-/* What a stage sends is kept by block and position, read again as it was, and never believed when it
- * is not whole or not of then. */
+/* What a stage sends is kept by block and position, read again as it was, and never believed when
+ * it is not whole or not of then. */
 #include "tests/support/stage_chain.h"
 #include "tests/support/tap.h"
 
@@ -20,11 +20,11 @@ static keeper k;
 static journal j; /* as the second stage maps it */
 static wire_row rows[8];
 
-/* --- a device that works while the host does ---------------------------------------------------------- */
+/* --- a device that works while the host does -------------------------------------------------- */
 
-/* The cpu's, whose copies to the host arrive when they are waited for: those of the queue, which hold
- * what was there when they were put on it, with any event behind them; drains with their own, holding
- * what is there by then. */
+/* The cpu's, whose copies to the host arrive when they are waited for: those of the queue, which
+ * hold what was there when they were put on it, with any event behind them; drains with their own,
+ * holding what is there by then. */
 #define BESIDE (1ull << 63)
 typedef struct {
     uint64_t behind; /* the event that tells of it */
@@ -42,7 +42,10 @@ static late_copy *put_late(void *host, dev_ptr from, uint64_t bytes)
 {
     assert_true(n_under_way < 8);
     late_copy *x = &under_way[n_under_way++];
-    *x = (late_copy){.behind = n_events + 1, .host = host, .from = (const void *)(uintptr_t)from.addr, .bytes = bytes};
+    *x = (late_copy){.behind = n_events + 1,
+                     .host = host,
+                     .from = (const void *)(uintptr_t)from.addr,
+                     .bytes = bytes};
     return x;
 }
 
@@ -55,7 +58,8 @@ static status late_download(backend_queue *q, void *host, dev_ptr from, uint64_t
     return ST_OK;
 }
 
-static status late_drain(backend_queue *q, void *host, dev_ptr from, uint64_t bytes, backend_event *done)
+static status late_drain(backend_queue *q, void *host, dev_ptr from, uint64_t bytes,
+                         backend_event *done)
 {
     (void)q;
     put_late(host, from, bytes)->behind = done->value = BESIDE | ++n_events;
@@ -76,7 +80,8 @@ static status late_wait(backend_queue *q, backend_event ev)
     for (uint32_t i = 0; i < n_under_way; i++) {
         late_copy *x = &under_way[i];
         bool beside = (x->behind & BESIDE) != 0;
-        if (beside ? (ev.value & BESIDE) == 0 || x->behind > ev.value : x->behind > (ev.value & ~BESIDE)) {
+        if (beside ? (ev.value & BESIDE) == 0 || x->behind > ev.value
+                   : x->behind > (ev.value & ~BESIDE)) {
             under_way[n++] = *x;
             continue;
         }
@@ -170,13 +175,20 @@ static void first_stage(uint32_t position, uint32_t n, float *out)
     backend_event ev;
     backend_queue *q = stage_queue(c.stage[0]);
     for (uint32_t i = 0; i < n; i++) {
-        rows[i] = (wire_row){.generation = 1, .position = position + i, .token = 7 + i, .flags = ROW_LIVE,
-                             .readback = WIRE_NONE, .sampler_i = WIRE_NONE, .stop_i = WIRE_NONE, .rounds = 1};
+        rows[i] = (wire_row){.generation = 1,
+                             .position = position + i,
+                             .token = 7 + i,
+                             .flags = ROW_LIVE,
+                             .readback = WIRE_NONE,
+                             .sampler_i = WIRE_NONE,
+                             .stop_i = WIRE_NONE,
+                             .rounds = 1};
     }
     assert_int_equal(stage_rows(c.stage[0], rows, n, 0, &e), ST_OK);
     assert_int_equal(stage_embed(c.stage[0], &e), ST_OK);
     assert_int_equal(stage_walk(c.stage[0], false, c.poison, &e), ST_OK);
-    assert_int_equal(b->download(q, out, stage_hidden(c.stage[0]), n * c.model->n_embd * sizeof *out), ST_OK);
+    assert_int_equal(
+        b->download(q, out, stage_hidden(c.stage[0]), n * c.model->n_embd * sizeof *out), ST_OK);
     assert_int_equal(b->event_record(q, &ev), ST_OK);
     assert_int_equal(b->event_wait(q, ev), ST_OK);
 }
@@ -199,10 +211,12 @@ static bool reads(uint32_t n, uint64_t seq, bool overwritten, const float *want)
     float *got = calloc((size_t)n * c.model->n_embd, sizeof *got);
     assert_int_equal(stage_rows(c.stage[1], rows, n, 0, &e), ST_OK);
     assert_int_equal(keep_read(&j, c.stage[1], b, seq, overwritten, rows, n, &found, &e), ST_OK);
-    assert_int_equal(b->download(q, got, stage_hidden(c.stage[1]), n * c.model->n_embd * sizeof *got), ST_OK);
+    assert_int_equal(
+        b->download(q, got, stage_hidden(c.stage[1]), n * c.model->n_embd * sizeof *got), ST_OK);
     assert_int_equal(b->event_record(q, &ev), ST_OK);
     assert_int_equal(b->event_wait(q, ev), ST_OK);
-    bool same = found == (overwritten ? KEPT_OVERWRITTEN : KEPT_ALL) && memcmp(got, want, n * c.model->n_embd * sizeof *got) == 0;
+    bool same = found == (overwritten ? KEPT_OVERWRITTEN : KEPT_ALL) &&
+                memcmp(got, want, n * c.model->n_embd * sizeof *got) == 0;
     free(got);
     return same;
 }
@@ -255,15 +269,18 @@ static void copies_are_those_of_then(void **state)
         atomic_store(journal_commit(&j, 0, i), 10 + i);
         atomic_store(journal_commit(&j, 1, i), 1);
     }
-    const wire_kv_op copy[] = {{.kind = KV_COPY, .kv_class = KV_CLASS_WINDOW, .a = 1, .b = 0, .c = 4},
-                               {.kind = KV_COPY, .a = 1, .b = 0, .c = 3}};
-    assert_int_equal(keep_copies(&k, 12, copy, 1, &e), ST_OK); /* another class's block of that number */
+    const wire_kv_op copy[] = {
+        {.kind = KV_COPY, .kv_class = KV_CLASS_WINDOW, .a = 1, .b = 0, .c = 4},
+        {.kind = KV_COPY, .a = 1, .b = 0, .c = 3}};
+    assert_int_equal(keep_copies(&k, 12, copy, 1, &e),
+                     ST_OK); /* another class's block of that number */
     assert_int_equal(atomic_load(journal_commit(&j, 1, 0)), 1);
     assert_int_equal(keep_copies(&k, 12, copy, 2, &e), ST_OK);
     assert_int_equal(atomic_load(journal_commit(&j, 1, 0)), 10);
     assert_int_equal(atomic_load(journal_commit(&j, 1, 1)), 11);
     assert_true(*journal_row(&j, 1, 1) == 1);
-    /* Row 2 was written by the step itself, when it was issued before: it is not what was copied. */
+    /* Row 2 was written by the step itself, when it was issued before: it is not what was
+     * copied. */
     assert_int_equal(atomic_load(journal_commit(&j, 1, 2)), 0);
     assert_int_equal(atomic_load(journal_commit(&j, 1, 3)), 1); /* not copied */
     const wire_kv_op from_outside = {.kind = KV_COPY, .a = 1, .b = N_BLOCKS, .c = 1};
@@ -271,7 +288,7 @@ static void copies_are_those_of_then(void **state)
     assert_int_equal(atomic_load(journal_commit(&j, 1, 0)), 0);
 }
 
-/* --- rows on their way ---------------------------------------------------------------------------------- */
+/* --- rows on their way ------------------------------------------------------------------------ */
 
 static uint64_t commit_of(uint32_t block, uint32_t at)
 {
@@ -308,7 +325,8 @@ static void rows_land_later(uint64_t few_bytes)
         assert_int_equal(commit_of(2, 61 + i), 9);
         assert_int_equal(commit_of(0, i), 9);
     }
-    /* Overwritten before they have landed: it is the later ones that stand there, and nothing before. */
+    /* Overwritten before they have landed: it is the later ones that stand there, and nothing
+     * before. */
     sent_rows(10, 61, 6, sent);
     first_stage(61, 5, other);
     assert_int_equal(keep_begin(&k, rows, 5, &e), ST_OK);
@@ -391,7 +409,8 @@ static void what_has_not_landed_is_not_kept(void **state)
     assert_int_equal(keep_land(&k, &e), ST_OK);
     assert_int_equal(commit_of(2, 61), 0);
     assert_false(reads(6, 9, false, sent));
-    assert_int_equal(late.event_wait(NULL, (backend_event){~0ull}), ST_OK); /* nothing is left under way */
+    assert_int_equal(late.event_wait(NULL, (backend_event){~0ull}),
+                     ST_OK); /* nothing is left under way */
 }
 
 static void another_layout_is_refused(void **state)
@@ -418,7 +437,8 @@ int main(void)
         ON(, copies_are_those_of_then),
         ON(_late, few_rows_land_later),
         ON(_late, many_rows_land_later),
-        cmocka_unit_test_setup_teardown(many_rows_go_straight_there, set_up_pinned, tear_down_pinned),
+        cmocka_unit_test_setup_teardown(many_rows_go_straight_there, set_up_pinned,
+                                        tear_down_pinned),
         ON(_late, what_has_not_landed_is_not_kept),
         ON(, another_layout_is_refused),
     };

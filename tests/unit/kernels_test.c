@@ -148,7 +148,8 @@ static void check_products(seeded *s, dtype type, uint32_t n_in, uint32_t n_out,
         if (n_rows == 0 || (i == 0 && n_rows > 8)) continue;
         uint32_t r = seeded_below(s, n_rows), some = 1 + seeded_below(s, 7);
         if (some > n_rows - r) some = n_rows - r;
-        check_matmul(isas[i], row, w, type, n_in, n_out, x + (uint64_t)r * n_in, b, 1, 0, n_out, scratch);
+        check_matmul(isas[i], row, w, type, n_in, n_out, x + (uint64_t)r * n_in, b, 1, 0, n_out,
+                     scratch);
         assert_true(same_bits(what, want + (uint64_t)r * n_out, row, n_out));
         check_matmul(isas[i], got, w, type, n_in, n_out, x + (uint64_t)r * n_in, b, some, 0, n_out,
                         scratch);

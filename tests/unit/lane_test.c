@@ -1,6 +1,6 @@
-/* Rows that devices tell each other through a boundary's host memory: what leaves is what comes, a message
- * is there only with its own lines, and marks end a row where tokens are drawn. The other end of these
- * lanes on a device: tests/gpu. */
+/* Rows that devices tell each other through a boundary's host memory: what leaves is what comes, a
+ * message is there only with its own lines, and marks end a row where tokens are drawn. The other
+ * end of these lanes on a device: tests/gpu. */
 #include "tests/support/tap.h"
 
 #include "stage/lane.h"

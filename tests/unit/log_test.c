@@ -70,9 +70,10 @@ static void a_full_disk_is_said_once(void **state)
     log_error("one");
     log_error("two");
     const char *text = caught();
-    assert_string_equal(text, "who: warning: --log-file /dev/full cannot be written: No space left on "
-                              "device; lines go to standard error from here on\n"
-                              "who: error: one\nwho: error: two\n");
+    assert_string_equal(text,
+                        "who: warning: --log-file /dev/full cannot be written: No space left on "
+                        "device; lines go to standard error from here on\n"
+                        "who: error: one\nwho: error: two\n");
     assert_true(log_lost());
     assert_int_equal(log_fd_now(), STDERR_FILENO);
     close(full);

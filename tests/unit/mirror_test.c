@@ -17,8 +17,13 @@ static void begin(uint32_t n_pools)
 
 static void op(kv_op_kind kind, kv_class class, uint32_t branch, uint32_t a, uint32_t b, uint32_t c)
 {
-    wire_kv_op o = {.kind = (uint32_t)kind, .kv_class = (uint32_t)class, .branch = branch, .generation = 7,
-                    .a = a, .b = b, .c = c};
+    wire_kv_op o = {.kind = (uint32_t)kind,
+                    .kv_class = (uint32_t) class,
+                    .branch = branch,
+                    .generation = 7,
+                    .a = a,
+                    .b = b,
+                    .c = c};
     mirror_step(&m, ++seq, &o, 1, NULL, 0);
 }
 

@@ -409,10 +409,11 @@ static void wrong_types(void **state)
     b = llama();
     gguf_build_remove(b, "blk.0.ffn_up.weight");
     gguf_build_tensor(b, "blk.0.ffn_up.weight", DT_MXFP4, 64, 96, NULL);
-    assert_refused(b,
-                   "cannot multiply (supported: F32, F16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q2_K, Q3_K, "
-                   "Q4_K, Q5_K, Q6_K, IQ4_NL, IQ4_XS, BF16)",
-                   "");
+    assert_refused(
+        b,
+        "cannot multiply (supported: F32, F16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q2_K, Q3_K, "
+        "Q4_K, Q5_K, Q6_K, IQ4_NL, IQ4_XS, BF16)",
+        "");
 }
 
 static void left_over_tensors(void **state)

@@ -15,8 +15,10 @@ static uint32_t plainly(const uint32_t *tokens, uint64_t n, uint32_t *out)
 {
     for (uint32_t length = NGRAM_MAX; length > NGRAM_MAX - NGRAM_LENGTHS; length--) {
         for (uint64_t end = n - 1; n > length && end >= length; end--) {
-            if (memcmp(tokens + end - length, tokens + n - length, length * sizeof *tokens) != 0) continue;
-            for (uint32_t k = 0; k < ROOM; k++) out[k] = end + k < n ? tokens[end + k] : out[end + k - n];
+            if (memcmp(tokens + end - length, tokens + n - length, length * sizeof *tokens) != 0)
+                continue;
+            for (uint32_t k = 0; k < ROOM; k++)
+                out[k] = end + k < n ? tokens[end + k] : out[end + k - n];
             return ROOM;
         }
     }
@@ -35,7 +37,8 @@ static void compare(uint32_t n_kinds, uint32_t n_max, uint32_t stride)
     assert_non_null(d);
     for (uint32_t n = 1; n <= N; n += stride) {
         uint32_t want[ROOM], got[ROOM];
-        uint32_t n_want = plainly(tokens, n, want), n_got = ngram_index_guess(d, tokens, n, got, ROOM);
+        uint32_t n_want = plainly(tokens, n, want),
+                 n_got = ngram_index_guess(d, tokens, n, got, ROOM);
         if (n_got == 0) {
             missed += n_want != 0; /* its place was taken by another */
             continue;
@@ -75,7 +78,8 @@ static void nothing_to_find(void **state)
     ngram_index *d = ngram_index_open(100);
     for (uint32_t i = 0; i < 100; i++) tokens[i] = i;
     assert_int_equal(ngram_index_guess(d, tokens, 0, out, ROOM), 0);
-    for (uint32_t n = 1; n <= 100; n++) assert_int_equal(ngram_index_guess(d, tokens, n, out, ROOM), 0);
+    for (uint32_t n = 1; n <= 100; n++)
+        assert_int_equal(ngram_index_guess(d, tokens, n, out, ROOM), 0);
     ngram_index_close(d);
     ngram_index_close(NULL);
 }

@@ -79,7 +79,8 @@ static bool same(const float *a, const float *b, uint32_t n)
     return memcmp(a, b, (size_t)n * N_VOCAB * sizeof(float)) == 0;
 }
 
-/* Logits of the whole prompt and of ten greedy steps, one stage: what everything is compared with. */
+/* Logits of the whole prompt and of ten greedy steps, one stage: what everything is compared
+ * with. */
 static float *truth;
 static uint32_t truth_tokens[11];
 
@@ -92,7 +93,8 @@ static void one_stage_is_the_reference(void **state)
     truth = rows(N_PROMPT + 10);
     OK(session_prime(s, prompt, N_PROMPT, truth, &truth_tokens[0], &e));
     for (uint32_t i = 0; i < 10; i++)
-        OK(session_step(s, truth_tokens[i], truth + (N_PROMPT + i) * N_VOCAB, &truth_tokens[i + 1], &e));
+        OK(session_step(s, truth_tokens[i], truth + (N_PROMPT + i) * N_VOCAB, &truth_tokens[i + 1],
+                        &e));
     assert_int_equal(session_position(s), N_PROMPT + 10);
     session_drop(s);
     pipeline_close(p);
@@ -339,7 +341,8 @@ static void interrupt_ends_a_call_within_a_second(void **state)
     interrupt = SIGINT;
     uint64_t begin = now_ns();
     status st = ST_OK;
-    while (st == ST_OK && now_ns() - begin < 5 * NS_PER_S) st = session_prime(s, prompt, 1, NULL, NULL, &e);
+    while (st == ST_OK && now_ns() - begin < 5 * NS_PER_S)
+        st = session_prime(s, prompt, 1, NULL, NULL, &e);
     assert_true(st == ST_INTERRUPTED || st == ST_CONTEXT_FULL);
     assert_true(now_ns() - begin < NS_PER_S);
     pending_drop(w);

@@ -21,8 +21,7 @@ static pipeline *open_stream(const walks_model *m, uint32_t n_stages, const char
         m, &(walks_place){.n_stages = n_stages, .one_stream = true, .faults = faults});
 }
 
-/* --- all weights on stage 0
- * --------------------------------------------------------------------------- */
+/* --- all weights on stage 0 ------------------------------------------------------------------- */
 
 static void all_weights_lie_on_the_first(void **state)
 {
@@ -81,8 +80,7 @@ static void the_first_takes_the_others_with_it(void **state)
     }
 }
 
-/* --- one stream
- * --------------------------------------------------------------------------------------- */
+/* --- one stream ------------------------------------------------------------------------------- */
 
 /* Every stage counts its rows, and its boundaries what crossed them. */
 static void counts_are_those_of_stages(pipeline *p, uint32_t n_stages)

@@ -88,7 +88,8 @@ static void stages_add_up(void **state)
         .kv_type = DT_F16, .n_ctx = 300, .n_sessions = 3, .n_chunk = 40, .n_readback = 7};
     for (uint32_t n = 1; n <= 5; n++) {
         plan p = planned(f, n, &r);
-        uint64_t weights = 0, total = readback_bytes(7, 320, p.n_sessions) + sizeof(run_block), slots = 0;
+        uint64_t weights = 0, total = readback_bytes(7, 320, p.n_sessions) + sizeof(run_block),
+                 slots = 0;
         assert_int_equal(p.n_blocks[0], 15);
         for (uint32_t s = 0; s < n; s++) {
             const stage_plan *sp = &p.stage[s];
@@ -132,18 +133,37 @@ static void pieces_do_not_overlap(void **state)
     for (uint32_t i = 0; i < 16; i++) {
         uint64_t r = rows[i / 4], per_ctx = (ctx[i % 4] + 63) / 64;
         scratch_layout s;
-        scratch_layout_make(&s, f->m, rows[i / 4], ctx[i % 4], (stage_role){.last_stage = true, .keeps = true});
+        scratch_layout_make(&s, f->m, rows[i / 4], ctx[i % 4],
+                            (stage_role){.last_stage = true, .keeps = true});
         const uint64_t at[] = {s.hidden,   s.normed, s.q,            s.k,      s.v,      s.attn,
                                s.gate,     s.up,     s.frequency[0], s.cos[0], s.sin[0], s.tokens,
                                s.position, s.table,  s.tables,       s.live,   s.finite, s.sent,
                                s.logits, s.kept_logits, s.sampler};
-        const uint64_t bytes[] = {r * 256, r * 256, r * 256, r * 128, r * 128, r * 256,
-                                  r * 384, r * 384, 64,      r * 32,  r * 32,  r * 4,
-                                  r * 4,   r * 4,   r * 4 * per_ctx, r, r + 64, r * 256, 16 * 320 * 4,
-                                  16 * 320 * 4, sampler_scratch_bytes(320)};
+        const uint64_t bytes[] = {r * 256,
+                                  r * 256,
+                                  r * 256,
+                                  r * 128,
+                                  r * 128,
+                                  r * 256,
+                                  r * 384,
+                                  r * 384,
+                                  64,
+                                  r * 32,
+                                  r * 32,
+                                  r * 4,
+                                  r * 4,
+                                  r * 4,
+                                  r * 4 * per_ctx,
+                                  r,
+                                  r + 64,
+                                  r * 256,
+                                  16 * 320 * 4,
+                                  16 * 320 * 4,
+                                  sampler_scratch_bytes(320)};
         check_pieces(at, bytes, 21, s.bytes);
         scratch_layout on_cuda = s;
-        scratch_layout_make(&on_cuda, f->m, rows[i / 4], ctx[i % 4], (stage_role){true, true, true});
+        scratch_layout_make(&on_cuda, f->m, rows[i / 4], ctx[i % 4],
+                            (stage_role){true, true, true});
         assert_int_equal(on_cuda.sampler, s.sampler);
         assert_int_equal(on_cuda.bytes, s.sampler); /* nothing behind it */
         scratch_layout_make(&s, f->m, rows[i / 4], ctx[i % 4], (stage_role){0});
@@ -340,8 +360,9 @@ static void devices_are_counted_whole(void **state)
                                         : 256;
     }
     uint64_t slots = 4 * 64 * 64 * sizeof(float);
-    assert_int_equal(p.stage[1].device_bytes, process + in_pages(weights) + in_pages(p.stage[1].kv_bytes) +
-                                                  in_pages(p.stage[1].scratch_bytes) + in_pages(slots));
+    assert_int_equal(p.stage[1].device_bytes,
+                     process + in_pages(weights) + in_pages(p.stage[1].kv_bytes) +
+                         in_pages(p.stage[1].scratch_bytes) + in_pages(slots));
     d.device[0] = d.device[1];
     assert_int_equal(plan_make(&p, m, &d, &r, &e), ST_OK);
     assert_true(p.stage[0].device_bytes > process + in_pages(p.stage[0].kv_bytes));
@@ -445,7 +466,8 @@ static void journals_are_planned(void **state)
     assert_int_equal(p.n_journal_blocks, 16);
 }
 
-/* What goes to a journal from a GPU has room there and in host memory; the last stage sends nothing. */
+/* What goes to a journal from a GPU has room there and in host memory; the last stage sends
+ * nothing. */
 static void rows_on_their_way_are_planned(void **state)
 {
     const fixture *f = *state;

@@ -1,9 +1,10 @@
-/* NaN and infinity end the session whose rows hold them, and nothing else: the others in the same steps
- * have the bits that they have alone, and a row that was never asked for does not count. What it held is
- * wiped before it is used again: taint_test.c. The model is one whose embedding of one token is NaN.
+/* NaN and infinity end the session whose rows hold them, and nothing else: the others in the same
+ * steps have the bits that they have alone, and a row that was never asked for does not count. What
+ * it held is wiped before it is used again: taint_test.c. The model is one whose embedding of one
+ * token is NaN.
  *
- * MEMRA_POISON_DEVICE=cuda: all stages on the first GPU, heads and chunks as its attention of prompts
- * takes them. */
+ * MEMRA_POISON_DEVICE=cuda: all stages on the first GPU, heads and chunks as its attention of
+ * prompts takes them. */
 #include "tests/support/tap.h"
 
 #include "coordinator/pipeline.h"
@@ -39,7 +40,8 @@ static pipeline *open_of(const char *path, uint32_t n_stages, const char *fault_
     d = doors_default();
     d.n_stages = d.n_devices = n_stages;
     for (uint32_t s = 0; s < n_stages; s++) d.device[s] = (device_door){.kind = kind};
-    d.step.prime_chunk = kind == DEVICE_CUDA ? 128 : 16; /* several chunks of a prompt are in flight */
+    d.step.prime_chunk =
+        kind == DEVICE_CUDA ? 128 : 16; /* several chunks of a prompt are in flight */
     if (fault_text != NULL) {
         snprintf(d.fault_text, sizeof d.fault_text, "%s", fault_text);
         OK(fault_parse(&d.faults, fault_text, &e));
@@ -88,7 +90,8 @@ static void make_truth(void)
     errmsg e = {0};
     pipeline *p = open_of(model_path, 1, NULL);
     for (uint32_t i = 0; i < N_SESSIONS; i++) {
-        for (uint32_t k = 0; k < N_PROMPT; k++) prompt[i][k] = ((k < 20 ? 0 : i) * 101 + k * 37 + 11) % N_VOCAB;
+        for (uint32_t k = 0; k < N_PROMPT; k++)
+            prompt[i][k] = ((k < 20 ? 0 : i) * 101 + k * 37 + 11) % N_VOCAB;
         session *s = primed(p, i, false, &truth[i][0]);
         for (uint32_t k = 1; k < N_TOKENS; k++)
             OK(session_step(s, truth[i][k - 1], NULL, &truth[i][k], &e));
@@ -109,7 +112,8 @@ static void write_model(const char *path, const char *tensor, uint64_t value_i, 
         spec.n_head = 64;
     }
     gguf_build *b = gguf_build_llama(&spec);
-    if (tensor != NULL) memcpy(gguf_build_find(b, tensor)->data + value_i * sizeof value, &value, sizeof value);
+    if (tensor != NULL)
+        memcpy(gguf_build_find(b, tensor)->data + value_i * sizeof value, &value, sizeof value);
     gguf_build_file(b, path);
     gguf_build_free(b);
 }
@@ -139,7 +143,7 @@ static int tear_down(void **state)
     return rmdir(dir); /* not empty: a run directory was left behind */
 }
 
-/* --- sessions end ------------------------------------------------------------------------------------ */
+/* --- sessions end ----------------------------------------------------------------------------- */
 
 /* Streams that generate by themselves, in the same steps as whatever else goes on. */
 typedef struct {
@@ -179,7 +183,8 @@ static void ended(status st, const errmsg *e, const char *where, uint32_t positi
 {
     char at[32];
     snprintf(at, sizeof at, "at position %u,", position);
-    if (st != ST_NAN || e->code != ST_NAN || strstr(e->text, where) == NULL || strstr(e->text, at) == NULL)
+    if (st != ST_NAN || e->code != ST_NAN || strstr(e->text, where) == NULL ||
+        strstr(e->text, at) == NULL)
         fail_msg("%s (not %s %s): %s", status_word(st), where, at, e->text);
 }
 
@@ -278,8 +283,8 @@ static void one_ends_and_the_others_go_on(void **state)
     (void)state;
     errmsg e = {0};
     for (uint32_t n_stages = 1; n_stages <= 3; n_stages++) {
-        void (*const way[])(pipeline *p, const char *where) = {by_prompt, by_step, by_deferred_steps,
-                                                               by_generation};
+        void (*const way[])(pipeline * p, const char *where) = {by_prompt, by_step,
+                                                                by_deferred_steps, by_generation};
         pipeline *p = open_of(bad_path, n_stages, NULL);
         for (uint32_t i = 0; i < 4; i++) {
             others o;
@@ -308,7 +313,8 @@ static void found_by_a_later_stage(void **state)
         snprintf(fault_text, sizeof fault_text, "stage=%u,at=decode,kind=nan", stage);
         pipeline *p = open_of(model_path, 3, fault_text);
         for (uint32_t i = 0; i < N_SESSIONS; i++) s[i] = primed(p, i, false, &token[i]);
-        for (uint32_t i = 0; i < N_SESSIONS; i++) OK(session_generate(s[i], token[i], &l, &g[i], &e));
+        for (uint32_t i = 0; i < N_SESSIONS; i++)
+            OK(session_generate(s[i], token[i], &l, &g[i], &e));
         for (uint32_t i = 0; i < N_SESSIONS; i++) {
             status st = ST_OK;
             errmsg_clear(&e);
@@ -351,7 +357,7 @@ static void logits_that_are_not_finite(void **state)
     unlink(path);
 }
 
-/* --- rows that do not count -------------------------------------------------------------------------- */
+/* --- rows that do not count ------------------------------------------------------------------- */
 
 /* Drafts that are the spoiled token, always. */
 typedef struct {
@@ -428,7 +434,7 @@ static void a_draft_that_was_wrong_is_no_reason(void **state)
     }
 }
 
-/* --- what it held ------------------------------------------------------------------------------------ */
+/* --- what it held ----------------------------------------------------------------------------- */
 
 /* Its prefix is nobody's any more, and who held it already goes on. */
 static void a_shared_prefix_is_not_handed_on(void **state)
@@ -460,8 +466,8 @@ static void a_shared_prefix_is_not_handed_on(void **state)
     pipeline_close(p);
 }
 
-/* Nothing of it is brought back with a stage that is replaced, and those that follow in its blocks, in
- * the new process and in the old ones, have their bits. */
+/* Nothing of it is brought back with a stage that is replaced, and those that follow in its blocks,
+ * in the new process and in the old ones, have their bits. */
 static void stages_are_lost_after_it(void **state)
 {
     (void)state;
@@ -485,7 +491,7 @@ static void stages_are_lost_after_it(void **state)
     pipeline_close(p);
 }
 
-/* --- ids --------------------------------------------------------------------------------------------- */
+/* --- ids -------------------------------------------------------------------------------------- */
 
 static void ids_outside_the_vocabulary_are_refused(void **state)
 {

@@ -16,7 +16,8 @@ static int open_all(void **state)
 {
     (void)state;
     errmsg e = {0};
-    return kvpool_open(&pool, N_BLOCKS, &e) != ST_OK || prefix_open(&table, &pool, N_TOKENS, &e) != ST_OK;
+    return kvpool_open(&pool, N_BLOCKS, &e) != ST_OK ||
+           prefix_open(&table, &pool, N_TOKENS, &e) != ST_OK;
 }
 
 static int close_all(void **state)
@@ -89,7 +90,8 @@ static void what_nobody_holds_is_forgotten(void **state)
     assert_int_equal(table.n_entries, 1);
     assert_int_equal(pool.n_used, 1);
     assert_false(prefix_find(&table, start, a, &x));
-    prefix_link again = enter(start, a); /* another entry: what followed the old one does not follow */
+    prefix_link again =
+        enter(start, a); /* another entry: what followed the old one does not follow */
     assert_false(prefix_find(&table, again, b, &x));
     kvpool_drop(&pool, second.block);
     prefix_forget_unheld(&table);
@@ -112,9 +114,10 @@ static void random_use(void **state)
         bool alive = parent.serial == 0 || table.entry[parent.block].serial == parent.serial;
         bool want = false;
         for (uint32_t i = 0; i < N_BLOCKS; i++) {
-            want = want || (known[i].link.serial != 0 && table.entry[i].serial == known[i].link.serial &&
-                            known[i].parent.serial == parent.serial &&
-                            memcmp(known[i].tokens, tokens, sizeof tokens) == 0);
+            want = want ||
+                   (known[i].link.serial != 0 && table.entry[i].serial == known[i].link.serial &&
+                    known[i].parent.serial == parent.serial &&
+                    memcmp(known[i].tokens, tokens, sizeof tokens) == 0);
         }
         assert_int_equal(prefix_find(&table, parent, tokens, &x), want);
         if (want) continue;

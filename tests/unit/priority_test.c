@@ -1,5 +1,6 @@
-/* Whose prompt is read when: by priority, first come first served among equals, nobody for ever last, and
- * streams keep their pace. Stages take a set time for a chunk, and it is chunks that are counted. */
+/* Whose prompt is read when: by priority, first come first served among equals, nobody for ever
+ * last, and streams keep their pace. Stages take a set time for a chunk, and it is chunks that are
+ * counted. */
 #include "tests/support/tap.h"
 
 #include "coordinator/pipeline.h"
@@ -64,7 +65,8 @@ static void wait_for_chunks(const pipeline *p, uint32_t n)
     while (n_chunks(p) < n) nanosleep(&pause, NULL);
 }
 
-/* A prompt of so many chunks, read in a thread of its own; done_at: chunks read in all when it was. */
+/* A prompt of so many chunks, read in a thread of its own; done_at: chunks read in all when it
+ * was. */
 typedef struct {
     pipeline *p;
     int32_t priority;
@@ -83,7 +85,8 @@ static void *reader_main(void *arg)
     o.priority = x->priority;
     for (uint32_t i = 0; i < x->n * CHUNK; i++) prompt[i] = (i * 7 + 3) % 200;
     x->result = session_open_with(x->p, &o, &s, &e);
-    if (x->result == ST_OK) x->result = session_prime(s, prompt, (uint64_t)x->n * CHUNK, NULL, NULL, &e);
+    if (x->result == ST_OK)
+        x->result = session_prime(s, prompt, (uint64_t)x->n * CHUNK, NULL, NULL, &e);
     x->done_at = n_chunks(x->p);
     session_drop(s);
     return NULL;
@@ -142,8 +145,8 @@ static void more_priority_overtakes(void **state)
     }
 }
 
-/* Others of more priority keep coming: one is the oldest when the one before it is through, and has every
- * ninth chunk from then on. */
+/* Others of more priority keep coming: one is the oldest when the one before it is through, and has
+ * every ninth chunk from then on. */
 static void nobody_is_last_for_ever(void **state)
 {
     (void)state;

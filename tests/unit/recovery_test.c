@@ -43,9 +43,10 @@ static int tear_down(void **state)
     return rmdir(dir); /* not empty: a run directory was left behind */
 }
 
-/* --- the gate ---------------------------------------------------------------------------------------- */
+/* --- the gate --------------------------------------------------------------------------------- */
 
-static void gate_is_green(const char *path, uint32_t n_stages, uint32_t kills, uint64_t journal_bytes)
+static void gate_is_green(const char *path, uint32_t n_stages, uint32_t kills,
+                          uint64_t journal_bytes)
 {
     errmsg e = {0};
     common_options c = {.model = path, .doors = doors_default(), .restarts = RESTARTS_DEFAULT};
@@ -106,7 +107,7 @@ static void sessions_with_half_a_journal_go_on(void **state)
     gate_is_green(llama_path, 3, 6, 2 * journal_bytes(20, 64));
 }
 
-/* --- the library ------------------------------------------------------------------------------------- */
+/* --- the library ------------------------------------------------------------------------------ */
 
 static pipeline *open_n(uint32_t n_stages, uint32_t restarts, const char *fault_text)
 {

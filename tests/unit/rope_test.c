@@ -42,7 +42,8 @@ static void turn(const rope_table *t, float *c, float *s, const uint32_t *positi
     rope_waves w = {on_host(t->frequency), t->magnitude, t->n_pairs};
     assert_int_equal(b->device_open(&d, &spec, &e), ST_OK);
     assert_int_equal(b->queue_open(d, &q, &e), ST_OK);
-    assert_int_equal(b->rope_angles(q, on_host(c), on_host(s), &w, on_host(position), n_rows), ST_OK);
+    assert_int_equal(b->rope_angles(q, on_host(c), on_host(s), &w, on_host(position), n_rows),
+                     ST_OK);
     b->queue_close(q);
     b->device_close(d);
 }

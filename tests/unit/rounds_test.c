@@ -20,12 +20,21 @@ typedef struct {
 
 static step_view make(made *m, uint32_t n_rounds, uint32_t flags, uint32_t slot)
 {
-    *m = (made){.step = {.flags = flags, .slot = slot, .n_rows = N_ROWS, .n_stops = 1, .n_samplers = 1,
-                         .rounds = n_rounds, .n_groups = 2},
+    *m = (made){.step = {.flags = flags,
+                         .slot = slot,
+                         .n_rows = N_ROWS,
+                         .n_stops = 1,
+                         .n_samplers = 1,
+                         .rounds = n_rounds,
+                         .n_groups = 2},
                 .group_end = {1, N_ROWS}};
     for (uint32_t i = 0; i < N_ROWS; i++)
-        m->row[i] = (wire_row){.branch = i, .position = 10 + i, .token = 5, .flags = ROW_LIVE | ROW_SAMPLE,
-                               .stop_i = 0, .rounds = n_rounds};
+        m->row[i] = (wire_row){.branch = i,
+                               .position = 10 + i,
+                               .token = 5,
+                               .flags = ROW_LIVE | ROW_SAMPLE,
+                               .stop_i = 0,
+                               .rounds = n_rounds};
     return (step_view){.step = &m->step, .rows = m->row, .samplers = &sampler, .stops = &stops,
                        .group_end = m->group_end};
 }
@@ -37,7 +46,8 @@ static void walk(rounds *x, const made *m, uint32_t stopped)
         for (uint32_t g = 0; g < 2; g++) {
             uint32_t n, *drawn = rounds_drawn(x, g), first = g == 0 ? 0 : 1;
             (void)rounds_group(x, g, &n);
-            for (uint32_t i = 0; i < n; i++) drawn[i] = first + i == 2 && r == stopped ? 77 : 10 * (first + i + 1);
+            for (uint32_t i = 0; i < n; i++)
+                drawn[i] = first + i == 2 && r == stopped ? 77 : 10 * (first + i + 1);
             rounds_settle(x, r, g);
             rounds_advance(x, g);
         }
@@ -138,11 +148,15 @@ static void slots_follow(void **state)
     for (uint32_t overlap = 0; overlap <= STEP_OVERLAP; overlap += STEP_OVERLAP) {
         for (uint32_t n_rounds = 1; n_rounds <= 5; n_rounds++) {
             for (uint32_t n_groups = 1; n_groups <= 4; n_groups++) {
-                const wire_step a = {.flags = overlap, .slot = overlap != 0, .rounds = n_rounds, .n_groups = n_groups};
+                const wire_step a = {.flags = overlap,
+                                     .slot = overlap != 0,
+                                     .rounds = n_rounds,
+                                     .n_groups = n_groups};
                 wire_step b = a;
                 if (overlap != 0) b.slot = (a.slot + n_rounds * n_groups) % 2;
                 for (uint32_t g = 0; g < n_groups; g++)
-                    assert_int_equal(rounds_slot(&b, ROUND_BEFORE, g), rounds_slot(&a, n_rounds - 1, g));
+                    assert_int_equal(rounds_slot(&b, ROUND_BEFORE, g),
+                                     rounds_slot(&a, n_rounds - 1, g));
             }
         }
     }

@@ -1,5 +1,5 @@
-/* Steps that go on where others end: the pipe does not run empty between them, whoever ends, leaves or
- * joins, and whoever is killed, every session draws what it draws alone. */
+/* Steps that go on where others end: the pipe does not run empty between them, whoever ends, leaves
+ * or joins, and whoever is killed, every session draws what it draws alone. */
 #include "tests/support/tap.h"
 
 #include "coordinator/pipeline.h"
@@ -24,7 +24,8 @@ typedef struct {
     char path[SMALL_PATH_BYTES];
     uint32_t truth[N_SESSIONS][N_TOKENS + 1];
 } model;
-static model llama = {.arch = "llama"}, gemma = {.arch = "gemma3"}; /* the latter with a window of 24 */
+static model llama = {.arch = "llama"},
+             gemma = {.arch = "gemma3"}; /* the latter with a window of 24 */
 
 static pipeline *open_with(const model *m, uint32_t n_stages, const char *faults)
 {
@@ -108,15 +109,16 @@ static void goes_on(const model *m, session *s, uint32_t i, uint32_t n)
     }
 }
 
-/* Rows that the first stage was told by messages, as they did not come from the last one: what a pipe
- * that ran empty begins with. Below 0: it has received rows that it has not walked yet. */
+/* Rows that the first stage was told by messages, as they did not come from the last one: what a
+ * pipe that ran empty begins with. Below 0: it has received rows that it has not walked yet. */
 static int64_t told(const stage_snapshot *before, const stage_snapshot *after)
 {
     return (int64_t)(after->n_rows - before->n_rows) - (int64_t)(after->rx_rows - before->rx_rows);
 }
 
-/* While nobody comes or goes, for 100 tokens of steps of at most 32 rounds, every row of every round but
- * the first came from the last stage. Once the engine may be late by a whole step, an eighth of a second. */
+/* While nobody comes or goes, for 100 tokens of steps of at most 32 rounds, every row of every
+ * round but the first came from the last stage. Once the engine may be late by a whole step, an
+ * eighth of a second. */
 static void the_pipe_stays_full(void **state)
 {
     (void)state;
@@ -132,10 +134,13 @@ static void the_pipe_stays_full(void **state)
             s[i] = primed(p, i, &token);
         }
         for (uint32_t i = 0; i < n_sessions; i++)
-            OK(session_generate(s[i], llama.truth[i][0], &(generate_limits){.n_max = 180}, &g[i], &e));
-        for (uint32_t i = 0; i < n_sessions; i++) assert_int_equal(take(&llama, g[i], i, 1, 70), 70);
+            OK(session_generate(s[i], llama.truth[i][0], &(generate_limits){.n_max = 180}, &g[i],
+                                &e));
+        for (uint32_t i = 0; i < n_sessions; i++)
+            assert_int_equal(take(&llama, g[i], i, 1, 70), 70);
         pipeline_stage(p, 0, &before);
-        for (uint32_t i = 0; i < n_sessions; i++) assert_int_equal(take(&llama, g[i], i, 71, 200), 110);
+        for (uint32_t i = 0; i < n_sessions; i++)
+            assert_int_equal(take(&llama, g[i], i, 71, 200), 110);
         pipeline_stage(p, 0, &after);
         assert_true(after.n_rows - before.n_rows >= 80 * n_sessions);
         assert_true(told(&before, &after) <= (int64_t)n_sessions);
@@ -193,14 +198,16 @@ static void whoever_is_killed(void **state)
         generation *g[4];
         stage_snapshot t;
         uint32_t n = 2 + k % 3;
-        snprintf(fault_text, sizeof fault_text, "stage=%u,at=decode,step=%u,kind=kill", (k / 3) % n, 13 + k / 3);
+        snprintf(fault_text, sizeof fault_text, "stage=%u,at=decode,step=%u,kind=kill", (k / 3) % n,
+                 13 + k / 3);
         pipeline *p = open_with(m, n, fault_text);
         for (uint32_t i = 0; i < 4; i++) {
             uint32_t token;
             s[i] = primed(p, i, &token);
         }
         for (uint32_t i = 0; i < 4; i++)
-            OK(session_generate(s[i], m->truth[i][0], &(generate_limits){.n_max = 150 + 10 * i}, &g[i], &e));
+            OK(session_generate(s[i], m->truth[i][0], &(generate_limits){.n_max = 150 + 10 * i},
+                                &g[i], &e));
         for (uint32_t i = 0; i < 4; i++) {
             assert_int_equal(take(m, g[i], i, 1, 1000), 150 + 10 * i);
             OK(generation_close(g[i], &e));
@@ -214,8 +221,9 @@ static void whoever_is_killed(void **state)
     assert_in_range(n_lost, 12, 16); /* that step may be one of a prompt */
 }
 
-/* A row of one of them holds NaN, in a step or in its sequel: its session ends with what was drawn before,
- * the others do not notice, and who comes after it on the same branch and blocks neither. */
+/* A row of one of them holds NaN, in a step or in its sequel: its session ends with what was drawn
+ * before, the others do not notice, and who comes after it on the same branch and blocks
+ * neither. */
 static void whoever_is_poisoned(void **state)
 {
     (void)state;
@@ -228,14 +236,16 @@ static void whoever_is_poisoned(void **state)
         generation *g[5];
         schedule_snapshot was;
         uint32_t n = 2 + k % 3, n_bad = 0;
-        snprintf(fault_text, sizeof fault_text, "stage=%u,at=decode,step=%u,kind=nan", (k / 3) % n, 15 + k / 4);
+        snprintf(fault_text, sizeof fault_text, "stage=%u,at=decode,step=%u,kind=nan", (k / 3) % n,
+                 15 + k / 4);
         pipeline *p = open_with(m, n, fault_text);
         for (uint32_t i = 0; i < 5; i++) {
             uint32_t token;
             s[i] = primed(p, i, &token);
         }
         for (uint32_t i = 0; i < 5; i++)
-            OK(session_generate(s[i], m->truth[i][0], &(generate_limits){.n_max = 150 + 10 * i}, &g[i], &e));
+            OK(session_generate(s[i], m->truth[i][0], &(generate_limits){.n_max = 150 + 10 * i},
+                                &g[i], &e));
         for (uint32_t i = 0; i < 5; i++) {
             uint32_t token = 0, came = 0;
             status st;

@@ -1,8 +1,8 @@
-/* A randomised soak: hundreds of sessions at N = 1..4 that begin, generate, are stopped, forked, cut
- * back and dropped at random, with random priorities, shared prefixes, drafts of any worth, too little
- * KV for all of them, and doors that change meanwhile. Whatever one of them is told is what its solo run
- * was told. Of a model whose layers all see everything, and of one with window layers (which shares no
- * prefixes).
+/* A randomised soak: hundreds of sessions at N = 1..4 that begin, generate, are stopped, forked,
+ * cut back and dropped at random, with random priorities, shared prefixes, drafts of any worth, too
+ * little KV for all of them, and doors that change meanwhile. Whatever one of them is told is what
+ * its solo run was told. Of a model whose layers all see everything, and of one with window layers
+ * (which shares no prefixes).
  *
  * Stages are killed meanwhile, and replaced; at an even number of stages from journals.
  *
@@ -65,7 +65,7 @@ static int tear_down(void **state)
     return 0;
 }
 
-/* --- one life ------------------------------------------------------------------------------------------ */
+/* --- one life --------------------------------------------------------------------------------- */
 
 typedef struct {
     pipeline *p;
@@ -152,7 +152,8 @@ static status generate_some(walker *w, life *l, uint32_t n, uint32_t take)
     generate_limits limits = {.n_max = n, .stop = &stop, .n_stop = pick(w, 4) == 0};
     if (pick(w, 3) != 0) limits.n_draft = 1 + pick(w, GENERATE_DRAFT_MAX);
     limits.draft_always = pick(w, 2) == 0;
-    if (pick(w, 4) != 0) limits.draft = &o.source; /* otherwise what the session's own tokens suggest */
+    if (pick(w, 4) != 0)
+        limits.draft = &o.source; /* otherwise what the session's own tokens suggest */
     TRY(session_generate(l->s, l->t->truth[l->k], &limits, &g, &w->why));
     status s = ST_OK;
     for (uint32_t i = 0; i < take; i++) {
@@ -183,14 +184,16 @@ static status act(walker *w, life *l)
     case 0:
         return cut_back(w, l);
     case 1:
-        nanosleep(&(struct timespec){.tv_nsec = (long)NS_PER_MS * 3}, NULL); /* idle: it may be let go */
+        nanosleep(&(struct timespec){.tv_nsec = (long)NS_PER_MS * 3},
+                  NULL); /* idle: it may be let go */
         return ST_OK;
     case 2:
     case 3:
         return step_some(w, l, 1 + pick(w, 12));
     default:
         if (left == 0) return ST_OK;
-        return generate_some(w, l, 1 + pick(w, 2 * left), pick(w, 3) == 0 ? pick(w, 20) : UINT32_MAX);
+        return generate_some(w, l, 1 + pick(w, 2 * left),
+                             pick(w, 3) == 0 ? pick(w, 20) : UINT32_MAX);
     }
 }
 
@@ -216,7 +219,8 @@ static status live(walker *w, life *l)
 static void *walk(void *arg)
 {
     walker *w = arg;
-    while (w->result == ST_OK && (int32_t)__atomic_fetch_sub(w->lives_left, 1, __ATOMIC_RELAXED) > 0) {
+    while (w->result == ST_OK &&
+           (int32_t)__atomic_fetch_sub(w->lives_left, 1, __ATOMIC_RELAXED) > 0) {
         life l = {.t = &truth[pick(w, N_STREAMS)]};
         session_options o = {.sampler = l.t->sampler,
                              .priority = (int32_t)pick(w, 3),
@@ -231,7 +235,7 @@ static void *walk(void *arg)
     return NULL;
 }
 
-/* --- all of them --------------------------------------------------------------------------------------- */
+/* --- all of them ------------------------------------------------------------------------------ */
 
 static void change_doors(pipeline *p, uint64_t *random)
 {
@@ -258,7 +262,8 @@ static void soak(uint32_t n_stages)
     uint32_t lives_left = n_lives, n_kills_left = n_kills;
     uint64_t random = seed + n_stages;
     for (uint32_t i = 0; i < N_THREADS; i++) {
-        w[i] = (walker){.p = p, .random = seed * 1000 + n_stages * 100 + i, .lives_left = &lives_left};
+        w[i] =
+            (walker){.p = p, .random = seed * 1000 + n_stages * 100 + i, .lives_left = &lives_left};
         assert_int_equal(pthread_create(&thread[i], NULL, walk, &w[i]), 0);
     }
     while ((int32_t)__atomic_load_n(&lives_left, __ATOMIC_RELAXED) > 0) {
@@ -288,8 +293,10 @@ static void soak(uint32_t n_stages)
     pipeline_stage(p, 0, &first);
     pipeline_stage(p, n_stages - 1, &last);
     pipeline_drafts(p, &drafts);
-    printf("# N=%u: %u lives, %u tokens, %u stopped, %u forked, %u cut; %llu pauses, %llu rows restored, "
-           "%llu shared; %llu batches, %llu of prompts, %llu rounds; %llu of %llu drafts accepted; %llu "
+    printf("# N=%u: %u lives, %u tokens, %u stopped, %u forked, %u cut; %llu pauses, %llu rows "
+           "restored, "
+           "%llu shared; %llu batches, %llu of prompts, %llu rounds; %llu of %llu drafts accepted; "
+           "%llu "
            "steps unsplit\n",
            n_stages, sum.n_done, sum.n_tokens, sum.n_cancelled, sum.n_forked, sum.n_cut,
            (unsigned long long)t.n_pauses, (unsigned long long)t.n_restored_rows,

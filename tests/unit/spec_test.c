@@ -25,7 +25,8 @@ typedef struct {
     char path[SMALL_PATH_BYTES];
     uint32_t truth[N_SESSIONS][N_TOKENS + 1];
 } model;
-static model llama = {.arch = "llama"}, gemma = {.arch = "gemma3"}; /* the latter with a window of 24 */
+static model llama = {.arch = "llama"},
+             gemma = {.arch = "gemma3"}; /* the latter with a window of 24 */
 static uint32_t prompt[N_SESSIONS][N_CTX];
 static const uint32_t prompt_n[N_SESSIONS] = {1, 63, 17, 100, 30};
 
@@ -93,9 +94,10 @@ static int tear_down(void **state)
     return rmdir(dir); /* not empty: a run directory was left behind */
 }
 
-/* --- drafts -------------------------------------------------------------------------------------------- */
+/* --- drafts ----------------------------------------------------------------------------------- */
 
-/* What is right, but for every `wrong`-th token; one that there is not in every `none`-th. 0: never. */
+/* What is right, but for every `wrong`-th token; one that there is not in every `none`-th. 0:
+ * never. */
 typedef struct {
     draft_source source;
     const model *m;
@@ -153,7 +155,7 @@ static void goes_on(const model *m, session *s, uint32_t i, uint32_t n)
     }
 }
 
-/* --- one session --------------------------------------------------------------------------------------- */
+/* --- one session ------------------------------------------------------------------------------ */
 
 #define N_DRAWN 120u
 
@@ -240,7 +242,7 @@ static void drafts_that_cannot_be(void **state)
     pipeline_close(p);
 }
 
-/* --- where it ends ------------------------------------------------------------------------------------- */
+/* --- where it ends ---------------------------------------------------------------------------- */
 
 static void a_stop_inside_an_accepted_draft(void **state)
 {
@@ -316,7 +318,7 @@ static void the_context_ends_it(void **state)
     pipeline_close(p);
 }
 
-/* --- several ------------------------------------------------------------------------------------------- */
+/* --- several ---------------------------------------------------------------------------------- */
 
 static void many_beside_each_other(void **state)
 {
@@ -354,9 +356,10 @@ static void many_beside_each_other(void **state)
     }
 }
 
-/* --- faster or not ------------------------------------------------------------------------------------- */
+/* --- faster or not ---------------------------------------------------------------------------- */
 
-/* Left to itself, with drafts that are never right: it notices that without spending steps on it. */
+/* Left to itself, with drafts that are never right: it notices that without spending steps on
+ * it. */
 static void worthless_drafts_are_left_alone(void **state)
 {
     (void)state;
@@ -402,7 +405,8 @@ static void right_drafts_are_used_where_rows_cost_nothing(void **state)
     pipeline_close(p);
 }
 
-/* A stage that dies in a step that verifies, or between a rejection and the step that forgets it. */
+/* A stage that dies in a step that verifies, or between a rejection and the step that forgets
+ * it. */
 static void a_stage_that_dies_changes_nothing(void **state)
 {
     (void)state;
@@ -410,7 +414,8 @@ static void a_stage_that_dies_changes_nothing(void **state)
     for (uint32_t k = 0; k < 12; k++) {
         char fault_text[64];
         stage_snapshot t;
-        snprintf(fault_text, sizeof fault_text, "stage=%u,at=decode,step=%u,kind=kill", k % 3, 8 + k);
+        snprintf(fault_text, sizeof fault_text, "stage=%u,at=decode,step=%u,kind=kill", k % 3,
+                 8 + k);
         pipeline *p = open_with(k % 2 == 0 ? &llama : &gemma, 3, fault_text);
         const model *m = k % 2 == 0 ? &llama : &gemma;
         uint32_t token;

@@ -1,5 +1,5 @@
-/* Steps put behind each other: rows that the device feeds itself draw what rows fed by the host draw,
- * and results that are fetched while the next step is walked are their own step's. */
+/* Steps put behind each other: rows that the device feeds itself draw what rows fed by the host
+ * draw, and results that are fetched while the next step is walked are their own step's. */
 #include "tests/support/gguf_build.h"
 #include "tests/support/stage_chain.h"
 #include "tests/support/tap.h"
@@ -19,8 +19,9 @@ typedef struct {
     uint32_t want[N_ROWS][N_ROUNDS];
 } fixture;
 
-static const uint32_t prompt[N_ROWS][N_PROMPT] = {
-    {1, 5, 9, 2, 7, 11, 3, 3, 8}, {4, 4, 4, 4, 20, 21, 22, 23, 24}, {30, 2, 31, 2, 32, 2, 33, 2, 34}};
+static const uint32_t prompt[N_ROWS][N_PROMPT] = {{1, 5, 9, 2, 7, 11, 3, 3, 8},
+                                                  {4, 4, 4, 4, 20, 21, 22, 23, 24},
+                                                  {30, 2, 31, 2, 32, 2, 33, 2, 34}};
 
 static void must(status s, const errmsg *e)
 {
@@ -92,8 +93,12 @@ static void run_rounds(fixture *f, uint32_t n, const uint32_t *rounds, const wir
     uint32_t drawn[N_ROWS], n_committed, n_live = n;
     errmsg e = {0};
     first_rows(f, rows, n, rounds);
-    stage_head_args a = {.samplers = f->sampler, .out = &f->c.results, .drawn = drawn, .feeds = true,
-                         .poison = f->c.poison, .stops = stops};
+    stage_head_args a = {.samplers = f->sampler,
+                         .out = &f->c.results,
+                         .drawn = drawn,
+                         .feeds = true,
+                         .poison = f->c.poison,
+                         .stops = stops};
     for (a.round = 0; n_live > 0; a.round++) {
         a.seq = ++f->c.seq;
         if (a.round == 0) must(stage_rows(s, rows, n, N_ROWS, &e), &e);
@@ -194,7 +199,8 @@ static void logits_wait_while_the_next_step_walks(void **state)
         must(stage_embed(s, &e), &e);
         must(stage_walk(s, true, a.poison, &e), &e);
         if (i == 1) must(stage_head_end(s, &n_committed, &e), &e);
-        if (i == 1) assert_int_equal(atomic_load(&readback_row_at(&f->c.results, 0)->commit), a.seq++);
+        if (i == 1)
+            assert_int_equal(atomic_load(&readback_row_at(&f->c.results, 0)->commit), a.seq++);
         must(stage_head_begin(s, &a, &e), &e);
     }
     assert_int_not_equal(atomic_load(&readback_row_at(&f->c.results, 1)->commit), a.seq);
@@ -206,8 +212,8 @@ static void logits_wait_while_the_next_step_walks(void **state)
     free(want);
 }
 
-/* A row whose hidden state is spoiled draws nothing, has its mark and has ended on the device, with its
- * next round put behind it already; its neighbours go on. */
+/* A row whose hidden state is spoiled draws nothing, has its mark and has ended on the device, with
+ * its next round put behind it already; its neighbours go on. */
 static void a_spoiled_row_ends_behind_its_next_round(void **state)
 {
     fixture *f = *state;
@@ -221,8 +227,12 @@ static void a_spoiled_row_ends_behind_its_next_round(void **state)
     wire_row rows[N_ROWS];
     errmsg e = {0};
     first_rows(f, rows, N_ROWS, rounds);
-    stage_head_args a = {.samplers = f->sampler, .out = &f->c.results, .drawn = drawn, .feeds = true,
-                         .poison = poison, .stops = none};
+    stage_head_args a = {.samplers = f->sampler,
+                         .out = &f->c.results,
+                         .drawn = drawn,
+                         .feeds = true,
+                         .poison = poison,
+                         .stops = none};
     for (a.round = 0; a.round < 2; a.round++) {
         a.seq = ++f->c.seq;
         if (a.round == 0) must(stage_rows(s, rows, N_ROWS, N_ROWS, &e), &e);
@@ -280,7 +290,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(one_row_feeds_itself, open_all, close_all),
         cmocka_unit_test_setup_teardown(a_stop_ends_a_row_among_others, open_all, close_all),
         cmocka_unit_test_setup_teardown(logits_wait_while_the_next_step_walks, open_all, close_all),
-        cmocka_unit_test_setup_teardown(a_spoiled_row_ends_behind_its_next_round, open_all, close_all),
+        cmocka_unit_test_setup_teardown(a_spoiled_row_ends_behind_its_next_round, open_all,
+                                        close_all),
         cmocka_unit_test_setup_teardown(a_head_may_be_dropped, open_all, close_all),
     };
     return cmocka_run_group_tests_name("stage_ahead", tests, NULL, NULL);

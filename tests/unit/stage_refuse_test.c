@@ -191,8 +191,8 @@ static void step_of(chain *c, const uint32_t *token, uint32_t n, uint32_t flags)
     assert_int_equal(chain_step(c, ops, n, rows, n, NULL, 0, &e), ST_OK);
 }
 
-/* The stage that finds it marks the row, the one after leaves the mark, and the other row of the step
- * has the bits that it has alone. */
+/* The stage that finds it marks the row, the one after leaves the mark, and the other row of the
+ * step has the bits that it has alone. */
 static void nan_marks_its_row_and_no_other(void **state)
 {
     (void)state;

@@ -116,8 +116,8 @@ static void every_cut_is_equal(void **state)
     }
 }
 
-/* A device that goes through a row's layers and head in one launch: here it makes nothing, and keeps
- * what it is told, stage after stage. */
+/* A device that goes through a row's layers and head in one launch: here it makes nothing, and
+ * keeps what it is told, stage after stage. */
 static struct {
     walk_desc w;
     walk_layer layer[N_LAYERS];
@@ -158,7 +158,8 @@ static backend whole_backend(void)
     return table;
 }
 
-/* The launch hears of every norm, and of each layer's kind as the model, not the range, counts it. */
+/* The launch hears of every norm, and of each layer's kind as the model, not the range, counts
+ * it. */
 static void one_launch_is_told_of_kinds_and_norms(void **state)
 {
     (void)state;
@@ -210,7 +211,9 @@ static void an_ended_row_commits_nothing(void **state)
                       .position = 1, .token = token, .flags = ROW_LOGITS, .readback = 0,
                       .sampler_i = WIRE_NONE};
     assert_int_equal(stage_rows(c.stage[0], &ended, 1, 0, &e), ST_OK);
-    assert_int_equal(stage_head(c.stage[0], NULL, &c.results, c.seq + 1, &n_committed, NULL, c.poison, &e), ST_OK);
+    assert_int_equal(
+        stage_head(c.stage[0], NULL, &c.results, c.seq + 1, &n_committed, NULL, c.poison, &e),
+        ST_OK);
     assert_int_equal(n_committed, 0);
     assert_int_equal(atomic_load(&chain_result(&c, 0)->commit), c.seq);
     free(logits);

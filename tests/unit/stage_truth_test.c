@@ -283,8 +283,8 @@ static void stories_are_as_recorded(void **state)
                        "models/stories-q256/stories-%s.f64ref.f32", files[i].name, files[i].limit);
 }
 
-/* gemma3 was recorded with a gate rounded to f16 on both sides (a table of llama.cpp), which is what
- * its distance is made of: float64 is as far from it. */
+/* gemma3 was recorded with a gate rounded to f16 on both sides (a table of llama.cpp), which is
+ * what its distance is made of: float64 is as far from it. */
 static const struct {
     const char *name, *truth;
     uint32_t n_layers;

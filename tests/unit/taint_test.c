@@ -111,8 +111,8 @@ static bool is_wiped(const books *b, uint32_t block)
     return sum == 0;
 }
 
-/* Blocks of a poisoned session, and they alone, are wiped when the next one gets them; so is one that
- * another held too, when that has let go of it. */
+/* Blocks of a poisoned session, and they alone, are wiped when the next one gets them; so is one
+ * that another held too, when that has let go of it. */
 static void blocks_are_wiped_when_they_are_taken_again(void **state)
 {
     (void)state;
@@ -126,7 +126,8 @@ static void blocks_are_wiped_when_they_are_taken_again(void **state)
     OK(kvbooks_adopt(other, s->tokens, KV_BLOCK, &e)); /* holds the first one of s too */
     OK(kvbooks_reserve(other, KV_BLOCK, KV_BLOCK + 1, &e));
     books_apply(&b);
-    const uint32_t shared = s->table[0].block[0], own = s->table[0].block[1], clean = other->table[0].block[1];
+    const uint32_t shared = s->table[0].block[0], own = s->table[0].block[1],
+                   clean = other->table[0].block[1];
     assert_int_equal(other->table[0].block[0], shared);
     for (uint32_t i = 0; i < BOOK_BLOCKS; i++) books_fill(&b, i);
 

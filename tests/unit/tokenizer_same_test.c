@@ -1,4 +1,5 @@
-/* When two vocabularies are the same, so that one model's tokens mean to another what they mean to it. */
+/* When two vocabularies are the same, so that one model's tokens mean to another what they mean to
+ * it. */
 #include "coordinator/text/tokenizer.h"
 #include "tests/support/tap.h"
 #include "tests/support/vocab_file.h"

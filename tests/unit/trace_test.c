@@ -1,5 +1,5 @@
-/* A trace's rings, and the file that is made of them: whole at any time, crossings only where both of
- * their halves are there, and nothing believed that a stage writes. */
+/* A trace's rings, and the file that is made of them: whole at any time, crossings only where both
+ * of their halves are there, and nothing believed that a stage writes. */
 #include "tests/support/tap.h"
 
 #include "common/clock.h"
@@ -37,10 +37,11 @@ static int tear_down(void **state)
 static trace_event event(trace_kind kind, uint64_t begin_us, uint64_t seq)
 {
     uint64_t begin_ns = now_ns() + begin_us * 1000;
-    return (trace_event){.begin_ns = begin_ns, .end_ns = begin_ns + 5000, .seq = seq, .kind = kind, .n_rows = 2};
+    return (trace_event){
+        .begin_ns = begin_ns, .end_ns = begin_ns + 5000, .seq = seq, .kind = kind, .n_rows = 2};
 }
 
-/* --- rings ------------------------------------------------------------------------------------------- */
+/* --- rings ------------------------------------------------------------------------------------ */
 
 static trace_block *block_of(int *fd, uint32_t n)
 {
@@ -82,8 +83,15 @@ static void *put_many(void *ring)
 {
     for (uint64_t k = 1; k <= N_PUT; k++) {
         const uint32_t n = (uint32_t)k;
-        const trace_event ev = {.begin_ns = k, .end_ns = k, .seq = k, .kind = TRACE_DECODE, .n_rows = n,
-                                .round = n, .group = n, .slot = n, .of = n};
+        const trace_event ev = {.begin_ns = k,
+                                .end_ns = k,
+                                .seq = k,
+                                .kind = TRACE_DECODE,
+                                .n_rows = n,
+                                .round = n,
+                                .group = n,
+                                .slot = n,
+                                .of = n};
         trace_put(ring, &ev);
     }
     return NULL;
@@ -146,13 +154,14 @@ static void a_ring_believes_nothing(void **state)
     close(fd);
 }
 
-/* --- the file ------------------------------------------------------------------------------------------ */
+/* --- the file --------------------------------------------------------------------------------- */
 
 static plan plan_of(uint32_t n_stages)
 {
     plan p = {.cuts = {.n_stages = n_stages}};
     for (uint32_t s = 0; s < n_stages; s++)
-        p.stage[s] = (stage_plan){.layer_begin = s, .layer_end = s + 1, .device = {.kind = DEVICE_CPU}};
+        p.stage[s] =
+            (stage_plan){.layer_begin = s, .layer_end = s + 1, .device = {.kind = DEVICE_CPU}};
     return p;
 }
 
@@ -211,7 +220,8 @@ static void both_halves_make_a_crossing(void **state)
         if (early) put_half(&b->ring[1], TRACE_STARVED, seq, 1);
         if (seq % 5 == 0) usleep(12000);
         if (seq != 17) put_half(&b->ring[0], TRACE_BLOCKED, seq, 1); /* dropped */
-        if (!early && seq != 20) put_half(&b->ring[1], TRACE_STARVED, seq, 1); /* lost with its stage */
+        if (!early && seq != 20)
+            put_half(&b->ring[1], TRACE_STARVED, seq, 1); /* lost with its stage */
     }
     put_half(&b->ring[0], TRACE_BLOCKED, 20, 2); /* once more, under the next epoch */
     put_half(&b->ring[1], TRACE_STARVED, 20, 2);

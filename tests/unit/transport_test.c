@@ -121,7 +121,8 @@ static void is_connected(pair *p, const char *name, const char *signal)
     assert_string_equal(in->kind->signal(in->way), signal);
     assert_string_equal(out->kind->signal(out->way), signal);
     assert_string_equal(p->side[0].x.in.kind->name, device ? "host" : "shm"); /* tokens */
-    for (uint32_t i = 0; i < N; i++) /* the fake device has no kernels for what devices tell each other */
+    for (uint32_t i = 0; i < N;
+         i++) /* the fake device has no kernels for what devices tell each other */
         assert_int_equal(edges_carry(&p->side[i].x), p->side[i].b->peer == NULL);
     assert_int_equal(p->side[1].words.n_probes, 8);
     assert_int_equal(p->side[0].words.n_probes, 8);
@@ -152,7 +153,8 @@ static void cross(pair *p, uint32_t step, uint32_t n_rows)
     for (uint32_t i = 0; i < n_rows * EMBD; i++)
         from[i] = value_of(step, i);
     memset(to, 0, ROWS * EMBD * sizeof *to);
-    assert_int_equal(edges_send(&tx->x, step % 2, step, rows, NULL, n_rows, tx->hidden, &tx->e), ST_OK);
+    assert_int_equal(edges_send(&tx->x, step % 2, step, rows, NULL, n_rows, tx->hidden, &tx->e),
+                     ST_OK);
     incoming in = {
         .slot = step % 2, .seq = step, .rows = rows, .n_rows = n_rows, .hidden = rx->hidden};
     assert_int_equal(edges_receive(&rx->x, &in, &rx->e), ST_OK);
@@ -345,7 +347,8 @@ static void marks_go_with_their_rows(void **state)
     wire_row rows[3] = {{.position = 0, .flags = ROW_LIVE}, {.position = 1, .flags = ROW_LIVE},
                         {.position = 2, .flags = ROW_LIVE}};
     poison_mark sent[3] = {0, poison_hidden(0), poison_logits(N - 1)}, got[3] = {9, 9, 9};
-    incoming in = {.slot = 1, .seq = 1, .rows = rows, .n_rows = 3, .poison = got, .hidden = rx->hidden};
+    incoming in = {
+        .slot = 1, .seq = 1, .rows = rows, .n_rows = 3, .poison = got, .hidden = rx->hidden};
     assert_int_equal(edges_send(&tx->x, 1, 1, rows, sent, 3, tx->hidden, &tx->e), ST_OK);
     assert_int_equal(edges_receive(&rx->x, &in, &rx->e), ST_OK);
     assert_memory_equal(got, sent, sizeof sent);
@@ -367,10 +370,12 @@ static void drawn_tokens_are_below_the_vocabulary(void **state)
     pair_connect(&p);
     side *tx = &p.side[0], *rx = &p.side[1];
     for (uint32_t step = 1; step <= 2; step++) {
-        wire_row drew = {.token = step == 1 ? 99 : 100, .flags = ROW_LIVE}, row = {.flags = ROW_LIVE};
+        wire_row drew = {.token = step == 1 ? 99 : 100, .flags = ROW_LIVE},
+                 row = {.flags = ROW_LIVE};
         incoming in = {.slot = step % 2, .seq = step, .rows = &row, .n_rows = 1, .drawn = true,
                        .n_vocab = 100, .hidden = rx->hidden};
-        assert_int_equal(edges_send(&tx->x, step % 2, step, &drew, NULL, 1, tx->hidden, &tx->e), ST_OK);
+        assert_int_equal(edges_send(&tx->x, step % 2, step, &drew, NULL, 1, tx->hidden, &tx->e),
+                         ST_OK);
         assert_int_equal(edges_receive(&rx->x, &in, &rx->e), step == 1 ? ST_OK : ST_PROTOCOL);
         assert_int_equal(row.token, step == 1 ? 99 : 0);
     }
@@ -405,8 +410,8 @@ static void a_dead_sender_leaves_nobody_waiting(void **state)
     receiver r = {.s = &p.side[1], .row = {.flags = ROW_LIVE}};
     float *to = (float *)(uintptr_t)p.side[1].hidden.addr, before = 12345;
     to[0] = before;
-    assert_int_equal(edges_send(&p.side[0].x, 1, 1, &r.row, NULL, 1, p.side[0].hidden, &p.side[0].e),
-                     ST_OK);
+    assert_int_equal(
+        edges_send(&p.side[0].x, 1, 1, &r.row, NULL, 1, p.side[0].hidden, &p.side[0].e), ST_OK);
     pthread_t t;
     assert_int_equal(pthread_create(&t, NULL, receive_one, &r), 0);
     while (atomic_load(&p.side[1].words.starved) != STARVED_INPUT_EMPTY)

@@ -175,8 +175,7 @@ static void both_kinds_take_turns(void **state)
     }
 }
 
-/* --- lost stages
- * -------------------------------------------------------------------------------------- */
+/* --- lost stages ------------------------------------------------------------------------------ */
 
 static void one_is_lost(walks_model *m, uint32_t n_stages, uint32_t victim, const char *at)
 {

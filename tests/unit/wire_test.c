@@ -21,11 +21,32 @@ static wire_config *good_config(void)
 {
     head(WIRE_CONFIG, sizeof(wire_config));
     wire_config *c = (wire_config *)(frame + sizeof(wire_header));
-    *c = (wire_config){.stage_i = 1, .n_stages = 2, .epoch = 1, .edge_epoch = 1, .n_layers = 4, .layer_begin = 2,
-                       .layer_end = 4, .n_ctx = 64, .n_branches = 1, .rows_max = 8, .n_readback = 1,
-                       .kv_type = DT_F16, .device = DEVICE_CPU, .n_threads = 1, .numa_node = WIRE_NONE, .run_block_fd = 3,
-                       .readback_fd = 4, .in_fd = 5, .out_fd = 6, .journal_in_fd = 7, .journal_out_fd = -1, .loan_fd = 8,
-                       .loans = LOAN_UNSPLIT, .n_seam = 1, .range = {0, 2, 4}, .n_model_fds = 1};
+    *c = (wire_config){.stage_i = 1,
+                       .n_stages = 2,
+                       .epoch = 1,
+                       .edge_epoch = 1,
+                       .n_layers = 4,
+                       .layer_begin = 2,
+                       .layer_end = 4,
+                       .n_ctx = 64,
+                       .n_branches = 1,
+                       .rows_max = 8,
+                       .n_readback = 1,
+                       .kv_type = DT_F16,
+                       .device = DEVICE_CPU,
+                       .n_threads = 1,
+                       .numa_node = WIRE_NONE,
+                       .run_block_fd = 3,
+                       .readback_fd = 4,
+                       .in_fd = 5,
+                       .out_fd = 6,
+                       .journal_in_fd = 7,
+                       .journal_out_fd = -1,
+                       .loan_fd = 8,
+                       .loans = LOAN_UNSPLIT,
+                       .n_seam = 1,
+                       .range = {0, 2, 4},
+                       .n_model_fds = 1};
     return c;
 }
 
@@ -94,8 +115,10 @@ static uint64_t good_step(uint32_t n_ops, uint32_t n_rows, uint32_t n_samplers)
     *(wire_step *)(frame + sizeof(wire_header)) = made;
     step_view v = wire_step_view(frame);
     for (uint32_t i = 0; i < n_rows; i++) {
-        ((wire_row *)v.rows)[i] = (wire_row){.flags = ROW_LIVE | ROW_SAMPLE, .readback = WIRE_NONE,
-                                             .stop_i = i % 2 == 0 ? WIRE_NONE : 1, .rounds = 1 + i % 3};
+        ((wire_row *)v.rows)[i] = (wire_row){.flags = ROW_LIVE | ROW_SAMPLE,
+                                             .readback = WIRE_NONE,
+                                             .stop_i = i % 2 == 0 ? WIRE_NONE : 1,
+                                             .rounds = 1 + i % 3};
     }
     ((wire_stops *)v.stops)[1].n = WIRE_STOP_IDS;
     ((uint32_t *)v.group_end)[0] = n_rows / 2;

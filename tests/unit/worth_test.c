@@ -151,8 +151,8 @@ static double best_ratio(row_cost cost, double right)
     return best;
 }
 
-/* Whatever rows cost and however right drafts are, no run of any length is slower than it may be: the
- * rate, and one step of DEPTH + 1 rows. */
+/* Whatever rows cost and however right drafts are, no run of any length is slower than it may be:
+ * the rate, and one step of DEPTH + 1 rows. */
 static void never_slower(void **state)
 {
     (void)state;
@@ -173,7 +173,8 @@ static void never_slower(void **state)
     }
 }
 
-/* The same where nothing is measured exactly, as far as noise allows: it is even, so the sums hold. */
+/* The same where nothing is measured exactly, as far as noise allows: it is even, so the sums
+ * hold. */
 static void nor_where_measures_are_noisy(void **state)
 {
     (void)state;
@@ -188,8 +189,8 @@ static void nor_where_measures_are_noisy(void **state)
     }
 }
 
-/* Half of what there is to gain is gained at least: learning takes its time, and depths are chosen by
- * estimates. */
+/* Half of what there is to gain is gained at least: learning takes its time, and depths are chosen
+ * by estimates. */
 static void gains_where_there_is_a_gain(void **state)
 {
     (void)state;
@@ -200,7 +201,8 @@ static void gains_where_there_is_a_gain(void **state)
             run r = {.cost = costs[c], .how = {right[t], right[t], 0, 0}};
             double best = best_ratio(costs[c], right[t]), got = ratio(&r, 3000);
             if (best < 1.25) continue;
-            if (got < 1 + 0.5 * (best - 1)) fail_msg("cost %u, %.1f right: %.2f of %.2f", c, right[t], got, best);
+            if (got < 1 + 0.5 * (best - 1))
+                fail_msg("cost %u, %.1f right: %.2f of %.2f", c, right[t], got, best);
         }
     }
 }
@@ -241,8 +243,9 @@ static void shares_of_a_crowd(void **state)
     worth w = {0};
     const wager of[] = {{.n_rows = 6, .tokens = 4}, {.n_rows = 4, .tokens = 3}};
     assert_int_equal(worth_choose(&w, eight, of, 2), WORTH_NONE); /* the round is not known */
-    worth_measure_round(&w, eight, 4 * ROUND_NS);                 /* a step of 2 rows each ROUND_NS */
-    assert_int_equal(worth_choose(&w, eight, of, 2), WORTH_NONE); /* 3 * ROUND_NS for 4 tokens: no gain seen */
+    worth_measure_round(&w, eight, 4 * ROUND_NS); /* a step of 2 rows each ROUND_NS */
+    assert_int_equal(worth_choose(&w, eight, of, 2),
+                     WORTH_NONE); /* 3 * ROUND_NS for 4 tokens: no gain seen */
     worth_measure_step(&w, eight, 4, ROUND_NS);
     assert_int_equal(worth_choose(&w, eight, of, 2), 0); /* 1.5 for 4 is less than 1 for 3 */
     worth_measure_step(&w, eight, 6, 1.4 * ROUND_NS);
