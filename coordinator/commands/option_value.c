@@ -96,10 +96,12 @@ static status take_float(const option_given *g)
     char rule[96];
     number_rule(rule, sizeof rule, g->o);
     if (!decimal_form(g->value)) return option_refuse(g, "is not a decimal number", rule);
-    float value = strtof(g->value, NULL);
-    if (!isfinite(value)) return option_refuse(g, "is too big", rule);
-    if (!in_range(g->o, (double)value)) return option_refuse(g, "is out of range", rule);
-    *(float *)g->o->out = value;
+    double value = strtod(g->value, NULL); /* as written: a float of it may lie beyond the bound */
+    if (!isfinite((float)value)) return option_refuse(g, "is too big", rule);
+    bool open = g->o->type != OPTION_F32; /* an end that is out, and may be reached by rounding */
+    if (!in_range(g->o, value) || (open && !in_range(g->o, (double)(float)value)))
+        return option_refuse(g, "is out of range", rule);
+    *(float *)g->o->out = (float)value;
     return ST_OK;
 }
 

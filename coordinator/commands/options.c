@@ -3,6 +3,7 @@
 #include "common/doortext.h"
 #include "coordinator/commands/demo.h"
 #include "coordinator/commands/options_impl.h"
+#include "coordinator/commands/outfile.h"
 #include "coordinator/trace/trace.h"
 
 #include <errno.h>
@@ -146,6 +147,7 @@ static status open_log(const common_options *c, errmsg *e)
 {
     int fd = STDERR_FILENO;
     if (c->log_file != NULL) {
+        TRY(outfile_spares("--log-file", c->log_file, NULL, e));
         fd = open(c->log_file, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0644);
         if (fd < 0) {
             return errmsg_set(e, ST_RESOURCES, "--log-file %s cannot be written: %s", c->log_file,
@@ -238,7 +240,9 @@ status options_open_model(const common_options *c, gguf **out, errmsg *e)
 
 status options_trace(common_options *c, errmsg *e)
 {
-    return c->trace_file != NULL ? trace_open(&c->trace, c->trace_file, e) : ST_OK;
+    if (c->trace_file == NULL) return ST_OK;
+    TRY(outfile_spares("--trace", c->trace_file, c->log_file, e));
+    return trace_open(&c->trace, c->trace_file, e);
 }
 
 status options_no_json(const common_options *c, const char *command, errmsg *e)
@@ -268,8 +272,9 @@ pipeline_options options_pipeline(const common_options *c)
 
 int command_failed(const errmsg *e)
 {
-    bool gone = e->code == ST_CLOSED && e->text[0] == '\0';
-    if (!gone && e->code != ST_INTERRUPTED) {
+    bool says = e->text[0] != '\0', gone = e->code == ST_CLOSED && !says;
+    bool ended = e->code == ST_INTERRUPTED || (!says && interrupt_signal() != 0);
+    if (!gone && !ended) {
         log_error("%s", e->text);
         if (log_fd_now() != STDERR_FILENO) dprintf(STDERR_FILENO, "memra-pp: error: %s\n", e->text);
     }

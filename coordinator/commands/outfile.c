@@ -30,6 +30,25 @@ static status resolve(outfile *f, const char *path, errmsg *e)
     return ST_OK;
 }
 
+status outfile_spares(const char *option, const char *path, const char *other, errmsg *e)
+{
+    struct stat mine, theirs;
+    char magic[4] = {0};
+    if (stat(path, &mine) != 0 || !S_ISREG(mine.st_mode)) return ST_OK;
+    if (other != NULL && stat(other, &theirs) == 0 && mine.st_dev == theirs.st_dev &&
+        mine.st_ino == theirs.st_ino) {
+        return errmsg_set(e, ST_USAGE, "%s %.300s is the file that the log goes to: name another",
+                          option, path);
+    }
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return ST_OK; /* whoever writes it says why not */
+    ssize_t n = pread(fd, magic, sizeof magic, 0);
+    close(fd);
+    if (n != sizeof magic || memcmp(magic, "GGUF", sizeof magic) != 0) return ST_OK;
+    return errmsg_set(e, ST_USAGE, "%s %.300s would overwrite a model file (GGUF): name another",
+                      option, path);
+}
+
 status outfile_open(outfile *out, const char *path, errmsg *e)
 {
     *out = (outfile){.fd = -1};
@@ -40,6 +59,7 @@ status outfile_open(outfile *out, const char *path, errmsg *e)
         snprintf(out->path, sizeof out->path, "standard output");
         return ST_OK;
     }
+    TRY(outfile_spares("-o", path, NULL, e));
     TRY(resolve(out, path, e));
     if (out->direct) {
         out->fd = open(out->path, O_WRONLY | O_CLOEXEC | O_NOCTTY);

@@ -21,6 +21,10 @@ typedef struct {
     char temp[PATH_MAX];
 } outfile;
 
+/* That what `option` asks to write at path is no model (a file that begins as GGUF does), nor the
+ * file `other` (NULL: none), which is written already. ST_USAGE. */
+MUST_USE status outfile_spares(const char *option, const char *path, const char *other, errmsg *e);
+
 /* ST_RESOURCES with *e naming the path and the reason; *out is closed then. */
 MUST_USE status outfile_open(outfile *out, const char *path, errmsg *e);
 

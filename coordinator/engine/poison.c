@@ -33,6 +33,13 @@ status poison_found(pipeline *p, const wire_poisoned *found, errmsg *e)
     return ST_OK;
 }
 
+static bool is_asked_for(const pipeline *p)
+{
+    for (uint32_t i = 0; i < p->doors.faults.n; i++)
+        if (p->doors.faults.list[i].kind == FAULT_NAN) return true;
+    return false;
+}
+
 static void describe(const pipeline *p, session *s)
 {
     const wire_poisoned *x = &s->poison;
@@ -40,10 +47,12 @@ static void describe(const pipeline *p, session *s)
     errmsg_set(
         &s->ended, ST_NAN,
         "session %u was ended: NaN or infinity in the %s at position %u, found by stage %u "
-        "(layers %u-%u); the model file may be damaged, or its values too large for the KV type "
-        "(--kv-type f32)",
+        "(layers %u-%u); %s",
         s->id, x->in_logits != 0 ? "logits" : "hidden state", x->position, x->stage,
-        at->layer_begin, at->layer_end - 1);
+        at->layer_begin, at->layer_end - 1,
+        is_asked_for(p) ? "--fault asks for it"
+                        : "the model file may be damaged, or its values too large for the KV type "
+                          "(--kv-type f32)");
 }
 
 /* What stands in line, in order; r has just come back and is finished by the caller. */

@@ -279,6 +279,12 @@ teardown() { memra_teardown; }
     refused 2 '--signal=spin is a signal of transport ipc, .* from cpu to cpu: .*; leave it out, or auto' \
         run --stages 2 --devices cpu,cpu --signal spin
     assert_nothing_left
+    # the ends of a range are inside, also where a float of them is not
+    local option
+    for option in start-timeout hang-timeout restart-window; do
+        run_pp plan --$option 0.01
+        [[ $status == 0 ]]
+    done
 }
 
 @test "run: not enough memory, by a limit set on the process" {

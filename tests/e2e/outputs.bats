@@ -95,3 +95,15 @@ teardown() { memra_teardown; }
     [[ -s $TEST_DIR/out ]]
     assert_nothing_left
 }
+
+@test "what is written never takes a model's place, nor a trace the log's" {
+    local x=$TEST_DIR/x.gguf
+    cp "$DEMO" "$x"
+    refused 2 "^memra-pp: error: --trace $x would overwrite a model file" run -m "$DEMO" -p Once --trace "$x"
+    refused 2 "^memra-pp: error: --log-file $x would overwrite a model file" run -m "$x" -p Once \
+        --log-file "$x"
+    refused 2 "^memra-pp: error: -o $x would overwrite a model file" logits -m "$x" --tokens 1 -o "$x"
+    cmp "$DEMO" "$x"
+    refused 2 '--trace .* is the file that the log goes to' run -p Once --log-file "$TEST_DIR/t" \
+        --trace "$TEST_DIR/t"
+}

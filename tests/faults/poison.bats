@@ -20,7 +20,7 @@ teardown() {
         for stage in 0 1 2; do
             pp run -m "$DEMO" -p "Once upon a time" --temp 0 --stages 3 -n 60 \
                 --fault "stage=$stage,at=$at,kind=nan"
-            expect_error 7 "session 1 was ended: NaN or infinity in the hidden state at position [0-9]+, found by stage $stage \(layers ${layers[$stage]}\); .*--kv-type f32"
+            expect_error 7 "session 1 was ended: NaN or infinity in the hidden state at position [0-9]+, found by stage $stage \(layers ${layers[$stage]}\); --fault asks for it"
             [[ $whole == "$OUT"* ]]
         done
     done

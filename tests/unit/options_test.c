@@ -141,6 +141,7 @@ static void test_reals(void **state)
     refused("--over 1.001", ST_USAGE, "out of range|over 0, at most 1");
     refused("--under 1", ST_USAGE, "--under=\"1\"|out of range|a decimal number from 0, under 1");
     refused("--under -0.1", ST_USAGE, "out of range|from 0, under 1");
+    refused("--under 0.99999999999", ST_USAGE, "out of range|under 1"); /* 1, rounded */
     refused("--real 2.001", ST_USAGE, "--real=\"2.001\"|out of range|from -2 to 2");
     refused("--free 1e39", ST_USAGE, "too big");
 }
