@@ -158,6 +158,18 @@ static status open_log(const common_options *c, errmsg *e)
     return ST_OK;
 }
 
+/* A command's own list of stage counts that has one alone is the door's value as well. */
+static void stages_of_command(line *l)
+{
+    const option *own = option_find(l->own, l->n_own, "stages", 6, 0);
+    const char *text = own != NULL ? *(const char **)own->out : NULL;
+    uint64_t n = 0;
+    l->values.stages_elsewhere = own != NULL;
+    if (text == NULL || doortext_number(text, strlen(text), STAGES_MAX, &n) != NUMBER_OK) return;
+    l->values.value[DOOR_STAGES] = text;
+    l->values.from_flag[DOOR_STAGES] = true;
+}
+
 /* What was given as words becomes values; then the doors; then the log. */
 static status finish(line *l, const shared_texts *t)
 {
@@ -166,7 +178,7 @@ static status finish(line *l, const shared_texts *t)
     c->start_timeout_s = (double)t->start_timeout_s;
     c->hang_timeout_s = (double)t->hang_timeout_s;
     c->restart_window_s = (double)t->restart_window_s;
-    l->values.stages_elsewhere = option_find(l->own, l->n_own, "stages", 6, 0) != NULL;
+    stages_of_command(l);
     TRY(doors_check_names((const char *const *)environ, l->e));
     TRY(doors_parse(&c->doors, &l->values, l->e));
     if (c->model == NULL) {

@@ -176,3 +176,10 @@ END
     [[ $END_CODE == 130 ]]
     assert_nothing_left
 }
+
+@test "one number of stages is the doors' too: cuts and faults know it" {
+    pp bench -m "$DEMO" --stages 2 --splits 3 --fault stage=1,at=decode,kind=slow:1 -p 8 -n 4 -r 1 -o json
+    [[ $CODE == 0 ]]
+    pp bench -m "$DEMO" --stages 3 --splits 3 -p 8 -n 4
+    [[ $CODE == 2 && $ERR == *'--splits="3" has a wrong number of cuts for --stages="3"'* ]]
+}
