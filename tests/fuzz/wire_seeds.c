@@ -1,6 +1,7 @@
 /* wire_seeds.c - a good frame of each kind, and of each kind of step, for wire_fuzz to start from:
  * wire_seeds DIR. Byte 0 of a seed is wire_fuzz's own: 0, the head is taken as it is. */
 #include "common/wire.h"
+#include "tests/support/wire_example.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -87,33 +88,9 @@ static void save_steps(const char *dir)
 
 static void save_configs(const char *dir)
 {
-    const wire_config split = {.stage_i = 1,
-                               .n_stages = 2,
-                               .epoch = 1,
-                               .edge_epoch = 1,
-                               .n_layers = 4,
-                               .layer_begin = 2,
-                               .layer_end = 4,
-                               .n_ctx = 64,
-                               .n_branches = 1,
-                               .rows_max = 8,
-                               .n_readback = 1,
-                               .kv_type = DT_F16,
-                               .device = DEVICE_CPU,
-                               .n_threads = 1,
-                               .numa_node = WIRE_NONE,
-                               .run_block_fd = 3,
-                               .readback_fd = 4,
-                               .trace_fd = 9,
-                               .in_fd = 5,
-                               .out_fd = 6,
-                               .journal_in_fd = 7,
-                               .journal_out_fd = -1,
-                               .loan_fd = 8,
-                               .loans = LOAN_UNSPLIT | LOAN_GATHERED,
-                               .n_seam = 1,
-                               .range = {0, 2, 4},
-                               .n_model_fds = 1};
+    wire_config split = wire_example_config();
+    split.trace_fd = 9;
+    split.loans = LOAN_UNSPLIT | LOAN_GATHERED;
     save(dir, "config-lends", WIRE_CONFIG, &split, sizeof split);
     wire_config seam = split;
     seam.stage_i = seam.layer_begin = seam.loans = 0;

@@ -63,3 +63,15 @@ void small_steps(session *s, uint32_t *drawn, uint32_t n)
     errmsg e = {0};
     for (uint32_t k = 0; k < n; k++) OK(session_step(s, drawn[k], NULL, &drawn[k + 1], &e));
 }
+
+uint32_t small_take(generation *g, const uint32_t *drawn, uint32_t n)
+{
+    errmsg e = {0};
+    for (uint32_t k = 0; k < n; k++) {
+        uint32_t token;
+        OK(generation_next(g, &token, &e));
+        if (token == TOKEN_NONE) return k;
+        assert_int_equal(token, drawn[k]);
+    }
+    return n;
+}

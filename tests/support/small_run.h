@@ -30,4 +30,7 @@ session *small_session(pipeline *p);
 /* What s draws alone, step by step: drawn[0] is given, drawn[1] to drawn[n] are written. */
 void small_steps(session *s, uint32_t *drawn, uint32_t n);
 
+/* Take n tokens of g (at most), which must be drawn[0] and so on; how many came. */
+uint32_t small_take(generation *g, const uint32_t *drawn, uint32_t n);
+
 #endif

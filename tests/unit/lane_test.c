@@ -29,15 +29,22 @@ static peer_rows rows_of(device *d, uint32_t n, uint16_t mark)
                        .mark = mark};
 }
 
+/* A boundary of one's own, and an end of it in that epoch; its descriptor. */
+static int open_end(boundary_end *b, uint32_t epoch)
+{
+    errmsg e = {0};
+    int fd;
+    assert_int_equal(boundary_create(&fd, 4, 0, 0, &e), ST_OK);
+    assert_int_equal(boundary_open(b, fd, epoch, &run_on, &e), ST_OK);
+    return fd;
+}
+
 static void what_leaves_comes(void **state)
 {
     (void)state;
     boundary_end b;
-    errmsg e = {0};
-    int fd;
     slot_view v = {0};
-    assert_int_equal(boundary_create(&fd, 4, 0, 0, &e), ST_OK);
-    assert_int_equal(boundary_open(&b, fd, 1, &run_on, &e), ST_OK);
+    const int fd = open_end(&b, 1);
     boundary_lanes_clear(&b);
     for (uint32_t message = 0; message < 6; message++) {
         static device from, to;
@@ -79,11 +86,8 @@ static void a_message_comes_whole(void **state)
     (void)state;
     static device from, to;
     boundary_end b;
-    errmsg e = {0};
-    int fd;
     slot_view v = {0};
-    assert_int_equal(boundary_create(&fd, 4, 0, 0, &e), ST_OK);
-    assert_int_equal(boundary_open(&b, fd, 3, &run_on, &e), ST_OK);
+    const int fd = open_end(&b, 3);
     const peer_rows three = rows_of(&from, 3, 1), four = rows_of(&to, 4, 1);
     peer_lane l = lane_of(&b, 1, &v);
     lane_put_here(&l, &three);
@@ -104,12 +108,9 @@ static void banks_alternate(void **state)
     (void)state;
     static device from, to;
     boundary_end b;
-    errmsg e = {0};
-    int fd;
     slot_view v = {0};
     const peer_rows leaves = rows_of(&from, 2, 1), comes = rows_of(&to, 2, 1);
-    assert_int_equal(boundary_create(&fd, 4, 0, 0, &e), ST_OK);
-    assert_int_equal(boundary_open(&b, fd, 1, &run_on, &e), ST_OK);
+    const int fd = open_end(&b, 1);
     peer_lane l = lane_of(&b, 0, &v);
     lane_put_here(&l, &leaves);
     boundary_renew(&b, 2);
@@ -142,10 +143,8 @@ static void sent_is_of_this_message(void **state)
     (void)state;
     boundary_end tx, rx;
     errmsg e = {0};
-    int fd;
     slot_view v;
-    assert_int_equal(boundary_create(&fd, 4, 0, 0, &e), ST_OK);
-    assert_int_equal(boundary_open(&tx, fd, 1, &run_on, &e), ST_OK);
+    const int fd = open_end(&tx, 1);
     assert_int_equal(boundary_open(&rx, fd, 1, &run_on, &e), ST_OK);
     for (uint32_t k = 0; k < 3; k++) {
         assert_int_equal(boundary_tx_begin(&tx, 1, 0, &v), ST_OK);

@@ -85,19 +85,6 @@ static int tear_down(void **state)
     return rmdir(dir); /* not empty: a run directory was left behind */
 }
 
-/* Take n tokens (at most) and compare them; how many came. */
-static uint32_t take(const model *m, generation *g, uint32_t i, uint32_t from, uint32_t n)
-{
-    errmsg e = {0};
-    for (uint32_t k = 0; k < n; k++) {
-        uint32_t token;
-        OK(generation_next(g, &token, &e));
-        if (token == TOKEN_NONE) return k;
-        assert_int_equal(token, m->truth[i][from + k]);
-    }
-    return n;
-}
-
 static void goes_on(const model *m, session *s, uint32_t i, uint32_t n)
 {
     errmsg e = {0};
@@ -137,10 +124,10 @@ static void the_pipe_stays_full(void **state)
             OK(session_generate(s[i], llama.truth[i][0], &(generate_limits){.n_max = 180}, &g[i],
                                 &e));
         for (uint32_t i = 0; i < n_sessions; i++)
-            assert_int_equal(take(&llama, g[i], i, 1, 70), 70);
+            assert_int_equal(small_take(g[i], llama.truth[i] + 1, 70), 70);
         pipeline_stage(p, 0, &before);
         for (uint32_t i = 0; i < n_sessions; i++)
-            assert_int_equal(take(&llama, g[i], i, 71, 200), 110);
+            assert_int_equal(small_take(g[i], llama.truth[i] + 71, 200), 110);
         pipeline_stage(p, 0, &after);
         assert_true(after.n_rows - before.n_rows >= 80 * n_sessions);
         assert_true(told(&before, &after) <= (int64_t)n_sessions);
@@ -176,7 +163,7 @@ static void whoever_ends(void **state)
             OK(session_generate(s[i], token, &l, &g[i], &e));
         }
         for (uint32_t i = 0; i < N_SESSIONS; i++) {
-            assert_int_equal(take(m, g[i], i, 1, i % 3 == 2 ? n[i] : 1000), n[i]);
+            assert_int_equal(small_take(g[i], m->truth[i] + 1, i % 3 == 2 ? n[i] : 1000), n[i]);
             OK(generation_close(g[i], &e));
             goes_on(m, s[i], i, n[i]);
             session_drop(s[i]);
@@ -209,7 +196,7 @@ static void whoever_is_killed(void **state)
             OK(session_generate(s[i], m->truth[i][0], &(generate_limits){.n_max = 150 + 10 * i},
                                 &g[i], &e));
         for (uint32_t i = 0; i < 4; i++) {
-            assert_int_equal(take(m, g[i], i, 1, 1000), 150 + 10 * i);
+            assert_int_equal(small_take(g[i], m->truth[i] + 1, 1000), 150 + 10 * i);
             OK(generation_close(g[i], &e));
             goes_on(m, s[i], i, 150 + 10 * i);
             session_drop(s[i]);
@@ -270,7 +257,7 @@ static void whoever_is_poisoned(void **state)
             session *other = primed(p, i, &token);
             assert_int_equal(token, m->truth[i][0]);
             OK(session_generate(other, token, &(generate_limits){.n_max = 60}, &again, &e));
-            assert_int_equal(take(m, again, i, 1, 1000), 60);
+            assert_int_equal(small_take(again, m->truth[i] + 1, 1000), 60);
             OK(generation_close(again, &e));
             session_drop(other);
         }

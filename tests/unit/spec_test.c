@@ -130,19 +130,6 @@ static generate_limits limits_of(oracle *o, uint64_t n_max, uint32_t n_draft)
         .n_max = n_max, .n_draft = n_draft, .draft_always = true, .draft = &o->source};
 }
 
-/* Take n tokens (at most) and compare them; how many came. */
-static uint32_t take(const model *m, generation *g, uint32_t i, uint32_t from, uint32_t n)
-{
-    errmsg e = {0};
-    for (uint32_t k = 0; k < n; k++) {
-        uint32_t token;
-        OK(generation_next(g, &token, &e));
-        if (token == TOKEN_NONE) return k;
-        assert_int_equal(token, m->truth[i][from + k]);
-    }
-    return n;
-}
-
 /* The session goes on from `n` applied tokens after its prompt as if it had been stepped. */
 static void goes_on(const model *m, session *s, uint32_t i, uint32_t n)
 {
@@ -173,7 +160,7 @@ static void run_one(const model *m, pipeline *p, uint32_t i, uint32_t n_draft, u
     pipeline_stage(p, n - 1, &before);
     pipeline_drafts(p, &c0);
     OK(session_generate(s, token, &l, &g, &e));
-    assert_int_equal(take(m, g, i, 1, 1000), N_DRAWN);
+    assert_int_equal(small_take(g, m->truth[i] + 1, 1000), N_DRAWN);
     assert_int_equal(generation_ended(g), GENERATE_LIMIT);
     OK(generation_close(g, &e));
     pipeline_stage(p, n - 1, &after);
@@ -231,7 +218,7 @@ static void drafts_that_cannot_be(void **state)
     oracle o = {.m = &llama, .i = 2, .none = 3};
     generate_limits l = limits_of(&o, 60, GENERATE_DRAFT_MAX);
     OK(session_generate(s, token, &l, &g, &e));
-    assert_int_equal(take(&llama, g, 2, 1, 1000), 60);
+    assert_int_equal(small_take(g, llama.truth[2] + 1, 1000), 60);
     OK(generation_close(g, &e));
     assert_true(o.n_asked > 10);
     goes_on(&llama, s, 2, 60);
@@ -263,7 +250,7 @@ static void a_stop_inside_an_accepted_draft(void **state)
             l.stop = &t[at];
             l.n_stop = 1;
             OK(session_generate(s, token, &l, &g, &e));
-            assert_int_equal(take(&llama, g, 3, 1, 1000), at);
+            assert_int_equal(small_take(g, llama.truth[3] + 1, 1000), at);
             assert_int_equal(generation_ended(g), GENERATE_STOPPED);
             OK(generation_close(g, &e));
             goes_on(&llama, s, 3, at);
@@ -287,7 +274,7 @@ static void what_was_not_taken_is_forgotten(void **state)
             oracle o = {.m = models[k], .i = 1, .wrong = 5};
             generate_limits l = limits_of(&o, 100, 6);
             OK(session_generate(s, token, &l, &g, &e));
-            assert_int_equal(take(models[k], g, 1, 1, n), n);
+            assert_int_equal(small_take(g, models[k]->truth[1] + 1, n), n);
             OK(generation_close(g, &e));
             goes_on(models[k], s, 1, n);
             session_drop(s);
@@ -307,7 +294,7 @@ static void the_context_ends_it(void **state)
     oracle o = {.m = &llama, .i = 3};
     generate_limits l = limits_of(&o, UINT64_MAX, 7);
     OK(session_generate(s, token, &l, &g, &e));
-    assert_int_equal(take(&llama, g, 3, 1, N_TOKENS), N_TOKENS);
+    assert_int_equal(small_take(g, llama.truth[3] + 1, N_TOKENS), N_TOKENS);
     uint32_t n = N_TOKENS;
     for (; token != TOKEN_NONE; n++) OK(generation_next(g, &token, &e));
     assert_int_equal(n - 1, N_CTX - prompt_n[3]);
@@ -340,7 +327,7 @@ static void many_beside_each_other(void **state)
             OK(session_generate(s[i], token, &l, &g[i], &e));
         }
         for (uint32_t i = 0; i < N_SESSIONS; i++) {
-            assert_int_equal(take(&llama, g[i], i, 1, 1000), 60 + 13 * i);
+            assert_int_equal(small_take(g[i], llama.truth[i] + 1, 1000), 60 + 13 * i);
             OK(generation_close(g[i], &e));
             goes_on(&llama, s[i], i, 60 + 13 * i);
             session_drop(s[i]);
@@ -373,7 +360,7 @@ static void worthless_drafts_are_left_alone(void **state)
     generate_limits l = limits_of(&o, N_TOKENS, 8);
     l.draft_always = false;
     OK(session_generate(s, token, &l, &g, &e));
-    assert_int_equal(take(&llama, g, 4, 1, 1000), N_TOKENS);
+    assert_int_equal(small_take(g, llama.truth[4] + 1, 1000), N_TOKENS);
     OK(generation_close(g, &e));
     pipeline_drafts(p, &c);
     assert_true(o.n_asked >= 4);
@@ -397,7 +384,7 @@ static void right_drafts_are_used_where_rows_cost_nothing(void **state)
     generate_limits l = limits_of(&x, N_TOKENS, 8);
     l.draft_always = false;
     OK(session_generate(s, token, &l, &g, &e));
-    assert_int_equal(take(&llama, g, 4, 1, 1000), N_TOKENS);
+    assert_int_equal(small_take(g, llama.truth[4] + 1, 1000), N_TOKENS);
     OK(generation_close(g, &e));
     pipeline_drafts(p, &c);
     assert_true(c.n_accepted >= N_TOKENS / 2);
@@ -424,7 +411,7 @@ static void a_stage_that_dies_changes_nothing(void **state)
         oracle o = {.m = m, .i = 1, .wrong = 3};
         generate_limits l = limits_of(&o, N_DRAWN, 5);
         OK(session_generate(s, token, &l, &g, &e));
-        assert_int_equal(take(m, g, 1, 1, 1000), N_DRAWN);
+        assert_int_equal(small_take(g, m->truth[1] + 1, 1000), N_DRAWN);
         OK(generation_close(g, &e));
         goes_on(m, s, 1, N_DRAWN);
         pipeline_stage(p, k % 3, &t);
@@ -446,7 +433,7 @@ static void prompt_lookup(void **state)
     generation *g;
     const generate_limits l = {.n_max = N_TOKENS, .n_draft = 4, .draft_always = true};
     OK(session_generate(s, token, &l, &g, &e));
-    assert_int_equal(take(&llama, g, 0, 1, 1000), N_TOKENS);
+    assert_int_equal(small_take(g, llama.truth[0] + 1, 1000), N_TOKENS);
     OK(generation_close(g, &e));
     pipeline_drafts(p, &c);
     assert_true(c.n_accepted >= 10);

@@ -2,6 +2,7 @@
 #include "tests/support/tap.h"
 
 #include "common/wire.h"
+#include "tests/support/wire_example.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -21,32 +22,7 @@ static wire_config *good_config(void)
 {
     head(WIRE_CONFIG, sizeof(wire_config));
     wire_config *c = (wire_config *)(frame + sizeof(wire_header));
-    *c = (wire_config){.stage_i = 1,
-                       .n_stages = 2,
-                       .epoch = 1,
-                       .edge_epoch = 1,
-                       .n_layers = 4,
-                       .layer_begin = 2,
-                       .layer_end = 4,
-                       .n_ctx = 64,
-                       .n_branches = 1,
-                       .rows_max = 8,
-                       .n_readback = 1,
-                       .kv_type = DT_F16,
-                       .device = DEVICE_CPU,
-                       .n_threads = 1,
-                       .numa_node = WIRE_NONE,
-                       .run_block_fd = 3,
-                       .readback_fd = 4,
-                       .in_fd = 5,
-                       .out_fd = 6,
-                       .journal_in_fd = 7,
-                       .journal_out_fd = -1,
-                       .loan_fd = 8,
-                       .loans = LOAN_UNSPLIT,
-                       .n_seam = 1,
-                       .range = {0, 2, 4},
-                       .n_model_fds = 1};
+    *c = wire_example_config();
     return c;
 }
 
