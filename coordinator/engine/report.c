@@ -123,8 +123,7 @@ static json_t *stage_json(const pipeline *p, uint32_t s)
     double since_ns = (double)(now_ns() - slot_of(p, s)->first_start_ns);
     double busy = since_ns > 0 ? (double)t.busy_ns / since_ns : 0;
     return json_pack("{s:i, s:i, s:s, s:s?, s:s, s:i, s:[i,i], s:i, s:o, s:I, s:I, s:I, s:f, s:f, "
-                     "s:I, s:I, s:I, "
-                     "s:I, s:I}",
+                     "s:I, s:I, s:I, s:I, s:I}",
                      "stage", (int)s, "pid", t.pid, "device", t.device, "uuid", uuid_of(p, s),
                      "state", stage_word(p, s, t.state), "epoch", (int)t.epoch, "layers",
                      (int)p->plan.stage[s].layer_begin, (int)p->plan.stage[s].layer_end, "restarts",

@@ -278,10 +278,11 @@ bool schedule_goes_ahead(const pipeline *p)
     for (uint32_t s = 0; s < p->n_stages; s++) {
         const device_door d = p->plan.stage[s].device;
         if (p->stage[s].met.ahead == 0) return false;
-        for (uint32_t t = 0; d.kind == DEVICE_CUDA && t < s; t++)
-            if (p->plan.stage[t].device.kind == DEVICE_CUDA &&
-                p->plan.stage[t].device.index == d.index)
+        for (uint32_t t = 0; d.kind == DEVICE_CUDA && t < s; t++) {
+            const device_door other = p->plan.stage[t].device;
+            if (other.kind == DEVICE_CUDA && gpus_same(&p->gpus, d.index, other.index))
                 return false;
+        }
     }
     return p->n_stages > 1;
 }
