@@ -4,16 +4,18 @@
 #include "common/doortext.h"
 #include "common/wire.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define BOOLEAN_RULE "0 or 1"
 #define STAGES_RULE  "N with 2 <= N <= the model's layers (64 at most); 0 and 1: one stage"
 #define SPLITS_RULE  "STAGES - 1 cuts, strictly increasing, inside (0, n_layers); or even; or auto"
 #define SPLIT_RULE   "one cut inside (0, n_layers), with STAGES=2 and without SPLITS"
 #define DEVICES_RULE "one of CUDA ordinal, cpu, cpu:NODE, auto per stage; or auto alone"
 #define STREAMS_RULE "0 or 1; 0: all stages in one process, on one stream of one device"
 #define SHARD_RULE   "0 or 1; 0: all weights on the device of stage 0, the others read them there"
+#define OVERLAP_RULE "0 or 1; 0: steps use one slot of each boundary, not both in turn"
+#define PIPE_RULE    "0 or 1; 0: the chunks of a prompt walk the stages one after the other"
 #define BATCH_RULE   "0 or 1; 0: decode walks unsplit, see ALLOW_UNSPLIT_BATCH"
 #define SPEC_RULE    "0 or 1; 0: verified drafts walk unsplit, see ALLOW_UNSPLIT_BATCH"
 #define PRIME_RULE   "0 or 1; 0: prompts walk unsplit, all layers on stage 0"
@@ -21,7 +23,8 @@
 #define FAULT_RULE                                                                                 \
     "stage=S|all,at=PLACE,step=N,kind=KIND,every=1; several joined by ';'. KIND: kill, stop, "     \
     "hang, exit, slow:MS, cuda, oom, nan, corrupt, badmsg; PLACE: load, prime, decode, idle, "     \
-    "recovery"
+    "recovery, left out: any; step: the coordinator's number of it, left out: the first that "     \
+    "fits; every=1: whenever it fits, left out: once per run and stage"
 
 /* id, variable, flag, rule */
 #define DOOR_LIST(X)                                                                               \
@@ -33,13 +36,14 @@
     X(DOOR_STREAMS, "MEMRA_PP_STREAMS", "streams", STREAMS_RULE)                                   \
     X(DOOR_TRANSPORT, "MEMRA_PP_TRANSPORT", "transport",                                           \
       "auto, ipc, nccl, host or shm")                                                              \
-    X(DOOR_SIGNAL, "MEMRA_PP_SIGNAL", "signal", "auto, event, memop or spin")                      \
+    X(DOOR_SIGNAL, "MEMRA_PP_SIGNAL", "signal",                                                        \
+      "auto, event, memop or spin; how transport ipc announces a slot")                            \
     X(DOOR_FAULT, "MEMRA_PP_FAULT", "fault", FAULT_RULE)                                           \
-    X(DOOR_OVERLAP, "MEMRA_PP_OVERLAP", "overlap", BOOLEAN_RULE)                                   \
+    X(DOOR_OVERLAP, "MEMRA_PP_OVERLAP", "overlap", OVERLAP_RULE)                                   \
     X(DOOR_BATCH_PP, "MEMRA_BATCH_PP", "batch-pp", BATCH_RULE)                                     \
     X(DOOR_SPEC_PP, "MEMRA_SPEC_PP", "spec-pp", SPEC_RULE)                                         \
     X(DOOR_PRIME_PP, "MEMRA_PRIME_PP", "prime-pp", PRIME_RULE)                                     \
-    X(DOOR_PRIME_PIPE, "MEMRA_PRIME_PIPE", "prime-pipe", BOOLEAN_RULE)                             \
+    X(DOOR_PRIME_PIPE, "MEMRA_PRIME_PIPE", "prime-pipe", PIPE_RULE)                                \
     X(DOOR_PRIME_CHUNK, "MEMRA_PRIME_CHUNK", "prime-chunk", "rows, 1 <= T <= 4096")                \
     X(DOOR_ALLOW_UNSPLIT_BATCH, "MEMRA_PP_ALLOW_UNSPLIT_BATCH", "allow-unsplit-batch", ALLOW_RULE)
 
@@ -326,6 +330,47 @@ void doors_from_environment(door_values *v)
     *v = (door_values){0};
     for (uint32_t id = 0; id < DOOR_COUNT; id++)
         v->value[id] = getenv(table[id].variable);
+}
+
+static bool begins(const char *s, const char *with)
+{
+    return strncmp(s, with, strlen(with)) == 0;
+}
+
+/* The door whose name takes the fewest edits. */
+static const char *nearest_door(const char *name, uint32_t *edits)
+{
+    const char *nearest = table[0].variable;
+    *edits = UINT32_MAX;
+    for (uint32_t id = 0; id < DOOR_COUNT; id++) {
+        uint32_t n = doortext_edits(name, table[id].variable);
+        if (n >= *edits) continue;
+        *edits = n;
+        nearest = table[id].variable;
+    }
+    return nearest;
+}
+
+status doors_check_names(const char *const *environment, errmsg *e)
+{
+    static const char *const families[] = {"MEMRA_PP_", "MEMRA_BATCH_", "MEMRA_SPEC_", "MEMRA_PRIME_"};
+    for (; *environment != NULL; environment++) {
+        const char *equals = strchr(*environment, '=');
+        if (!begins(*environment, "MEMRA") || equals == NULL || equals[1] == '\0') continue;
+        char name[DOORTEXT_NAME_BYTES + 2];
+        snprintf(name, sizeof name, "%.*s", (int)(equals - *environment), *environment);
+        bool ours = false;
+        uint32_t edits;
+        const char *nearest = nearest_door(name, &edits);
+        for (size_t i = 0; i < sizeof families / sizeof *families; i++)
+            ours = ours || begins(name, families[i]);
+        if (edits == 0 || (!ours && edits > DOORS_EDITS_MAX)) continue;
+        char quoted[DOORTEXT_QUOTE_BYTES];
+        return errmsg_set(e, ST_BAD_DOOR, "%s=%s is set and there is no such door; the nearest is %s%s", name,
+                          doortext_quote(quoted, equals + 1, strlen(equals + 1)), nearest,
+                          ours ? " (--help lists all)" : "");
+    }
+    return ST_OK;
 }
 
 int doors_flag_index(const char *flag)

@@ -2,6 +2,7 @@
  *
  * A door is unset, empty (the default), or a value that keeps its rule; anything else refuses to
  * start with one line naming variable (or flag, when the value came from there), value and rule.
+ * So does a variable that is meant for a door and misspelt: it would silently change nothing.
  * Numbers are decimal digits only (no sign, no space, no prefix; leading zeros are digits). A
  * command-line flag of the same name wins: prefix MEMRA_PP_ or MEMRA_ dropped, lower case, hyphens
  * (--stages, --prime-chunk). What a transport, a signal, an unsplit walk or a placement needs of devices
@@ -110,6 +111,13 @@ typedef struct {
 
 /* Read the environment into *v (borrowed strings). */
 void doors_from_environment(door_values *v);
+
+/* ST_BAD_DOOR: one of the variables ("NAME=value", ended by NULL) looks like a door and is none: it
+ * begins as doors do (MEMRA_PP_, MEMRA_BATCH_, MEMRA_SPEC_, MEMRA_PRIME_) or is misspelt by up to
+ * DOORS_EDITS_MAX letters; *e names it and the nearest door. Empty ones are left alone, as empty doors
+ * are, and so are all other names. */
+#define DOORS_EDITS_MAX 3u
+MUST_USE status doors_check_names(const char *const *environment, errmsg *e);
 
 /* If argument is a door's flag without its leading dashes ("stages"), its index; otherwise -1. */
 int doors_flag_index(const char *flag);

@@ -34,6 +34,26 @@ bool doortext_next(const char **at, char separator, const char **item, size_t *n
     return true;
 }
 
+uint32_t doortext_edits(const char *a, const char *b)
+{
+    size_t n_a = strlen(a), n_b = strlen(b);
+    uint32_t row[DOORTEXT_NAME_BYTES + 1];
+    if (n_a > DOORTEXT_NAME_BYTES || n_b > DOORTEXT_NAME_BYTES) return DOORTEXT_NAME_BYTES + 1;
+    for (uint32_t j = 0; j <= n_b; j++) row[j] = j;
+    for (uint32_t i = 1; i <= n_a; i++) {
+        uint32_t diagonal = row[0]; /* edits of the first i - 1 letters of a and j - 1 of b */
+        row[0] = i;
+        for (uint32_t j = 1; j <= n_b; j++) {
+            uint32_t best = diagonal + (a[i - 1] != b[j - 1]);
+            diagonal = row[j];
+            if (row[j] + 1 < best) best = row[j] + 1;
+            if (row[j - 1] + 1 < best) best = row[j - 1] + 1;
+            row[j] = best;
+        }
+    }
+    return row[n_b];
+}
+
 const char *doortext_quote(char out[DOORTEXT_QUOTE_BYTES], const char *s, size_t n)
 {
     static const char hex[] = "0123456789abcdef";

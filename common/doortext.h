@@ -23,6 +23,11 @@ bool doortext_is(const char *s, size_t n, const char *word);
  * the next separator, empty ones too, so that "1,,2," has four. False when none was left. */
 bool doortext_next(const char **at, char separator, const char **item, size_t *n);
 
+/* How many letters of a must be put in, left out or changed to make it b: the edits, at most
+ * DOORTEXT_NAME_BYTES; more than that also when either is longer. Case counts. */
+#define DOORTEXT_NAME_BYTES 48u
+uint32_t doortext_edits(const char *a, const char *b);
+
 /* The n bytes at s in double quotes into out, for a message of one line: printable ASCII as it is,
  * quote and backslash escaped, every other byte as \xNN; only the first DOORTEXT_SHOWN_BYTES, with
  * the length when there are more. Returns out. */

@@ -3,6 +3,7 @@
  * suffixes, so that walking forward and taking the first cut that reaches the optimum gives the
  * earliest cuts. N * layers^2 steps: 17 million at the limits of both. */
 #include "common/fence.h"
+#include "common/amount.h"
 #include "common/doortext.h"
 
 #include <stdio.h>
@@ -55,9 +56,9 @@ static status refuse_cut(const doors *d, uint32_t cut, const char *why, const mo
 {
     char quoted[DOORTEXT_QUOTE_BYTES];
     door_id id = d->split_old ? DOOR_SPLIT : DOOR_SPLITS;
-    return errmsg_set(e, ST_BAD_DOOR, "%s=%s: cut %u %s; the model has %u layers; rule: %s",
+    return errmsg_set(e, ST_BAD_DOOR, "%s=%s: cut %u %s; the model has %u layer%s; rule: %s",
                       doors_name(d, id), quote_cuts(quoted, d), cut, why, m->n_layers,
-                      doors_table(NULL)[id].rule);
+                      plural(m->n_layers), doors_table(NULL)[id].rule);
 }
 
 /* The cuts as given. */
@@ -71,8 +72,9 @@ static status plan_list(fence *f, const doors *d, const model_desc *m, errmsg *e
             return errmsg_set(e, ST_BAD_DOOR, "%s: %u cuts; rule: %s", doors_name(d, id), n_cuts,
                               doors_table(NULL)[id].rule);
         }
-        return errmsg_set(e, ST_BAD_DOOR, "%s=%s: %u cuts make %u stages, not %u; rule: %s",
-                          doors_name(d, id), quote_cuts(quoted, d), n_cuts, n_cuts + 1, f->n_stages,
+        return errmsg_set(e, ST_BAD_DOOR, "%s=%s: %u cut%s make%s %u stages, not %u; rule: %s",
+                          doors_name(d, id), quote_cuts(quoted, d), n_cuts, plural(n_cuts),
+                          n_cuts == 1 ? "s" : "", n_cuts + 1, f->n_stages,
                           doors_table(NULL)[id].rule);
     }
     for (uint32_t i = 0; i < d->n_cuts; i++) {
@@ -212,13 +214,13 @@ static status plan(fence *f, const doors *d, const model_desc *m, const uint32_t
     uint32_t n_legal = count_legal_cuts(m);
     if (d->n_stages > m->n_layers) {
         return errmsg_set(
-            e, ST_BAD_DOOR, "%s=\"%u\": %u stages are more than the model's %u layers; rule: %s",
-            stages, d->n_stages, d->n_stages, m->n_layers, doors_table(NULL)[DOOR_STAGES].rule);
+            e, ST_BAD_DOOR, "%s=\"%u\": %u stages are more than the model's %u layer%s; rule: %s",
+            stages, d->n_stages, d->n_stages, m->n_layers, plural(m->n_layers), doors_table(NULL)[DOOR_STAGES].rule);
     }
     if (d->n_stages - 1 > n_legal) {
         return errmsg_set(e, ST_BAD_DOOR,
-                          "%s=\"%u\": the model's %u layers can be cut in %u places only; rule: %s",
-                          stages, d->n_stages, m->n_layers, n_legal,
+                          "%s=\"%u\": the model's %u layers can be cut in %u place%s only; rule: %s",
+                          stages, d->n_stages, m->n_layers, n_legal, plural(n_legal),
                           doors_table(NULL)[DOOR_STAGES].rule);
     }
     f->n_stages = d->n_stages;

@@ -1,5 +1,8 @@
 #include "common/log.h"
 
+#include <errno.h>
+#include <limits.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -7,8 +10,9 @@
 static struct {
     char who[48];
     log_level level;
-    int fd;
-} sink = {"memra-pp", LOG_INFO, STDERR_FILENO};
+    _Atomic int fd;
+    atomic_bool lost;
+} sink = {"memra-pp", LOG_INFO, STDERR_FILENO, false};
 
 static const char *const level_words[] = {"error", "warn", "info", "debug"};
 
@@ -16,7 +20,8 @@ void log_open(const char *who, log_level level, int fd)
 {
     snprintf(sink.who, sizeof sink.who, "%s", who);
     sink.level = level;
-    sink.fd = fd;
+    atomic_store(&sink.fd, fd);
+    atomic_store(&sink.lost, false);
 }
 
 status log_level_parse(const char *word, log_level *out)
@@ -37,7 +42,40 @@ log_level log_level_now(void)
 
 int log_fd_now(void)
 {
-    return sink.fd;
+    return atomic_load(&sink.fd);
+}
+
+bool log_lost(void)
+{
+    return atomic_load(&sink.lost);
+}
+
+static bool write_line(int fd, const char *at, size_t n)
+{
+    while (n > 0) {
+        ssize_t done = write(fd, at, n);
+        if (done < 0 && errno == EINTR) continue;
+        if (done <= 0) return false;
+        at += done;
+        n -= (size_t)done;
+    }
+    return true;
+}
+
+/* From the file to stderr, said once. */
+static void give_up(int fd, int error)
+{
+    char link[32], name[PATH_MAX], line[PATH_MAX + 256];
+    int now = fd;
+    if (!atomic_compare_exchange_strong(&sink.fd, &now, STDERR_FILENO)) return;
+    atomic_store(&sink.lost, true);
+    snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+    ssize_t bytes = readlink(link, name, sizeof name);
+    int n = snprintf(line, sizeof line,
+                     "%s: warning: --log-file %.*s cannot be written: %s; lines go to standard error from "
+                     "here on\n",
+                     sink.who, bytes > 0 ? (int)bytes : 0, name, strerror(error));
+    (void)write_line(STDERR_FILENO, line, (size_t)n);
 }
 
 void log_line(log_level level, const char *format, ...)
@@ -55,6 +93,8 @@ void log_line(log_level level, const char *format, ...)
     size_t end = strnlen(line, sizeof line - 2);
     (void)m;
     line[end] = '\n';
-    ssize_t written = write(sink.fd, line, end + 1);
-    (void)written; /* nowhere left to say that a log line could not be written */
+    int fd = atomic_load(&sink.fd);
+    if (write_line(fd, line, end + 1) || fd == STDERR_FILENO) return;
+    give_up(fd, errno);
+    (void)write_line(STDERR_FILENO, line, end + 1);
 }

@@ -1,11 +1,16 @@
 /* log.h - one line per event, to stderr or a file.
  *
  * Every line is written with one write(2), so that lines of several processes do not mix. The level
- * and the descriptor are the only process-wide state of common/; set once in main, before threads. */
+ * and the descriptor are the only process-wide state of common/; set once in main, before threads.
+ *
+ * A file that cannot be written (a full disk) is given up: one line on stderr says so, and that line
+ * and all later ones go there. What is lost on stderr itself is lost. */
 #ifndef COMMON_LOG_H
 #define COMMON_LOG_H
 
 #include "common/status.h"
+
+#include <stdbool.h>
 
 typedef enum { LOG_ERROR, LOG_WARN, LOG_INFO, LOG_DEBUG } log_level;
 
@@ -17,7 +22,10 @@ void log_open(const char *who, log_level level, int fd);
 MUST_USE status log_level_parse(const char *word, log_level *out);
 
 log_level log_level_now(void);
-int log_fd_now(void);
+int log_fd_now(void); /* stderr, once the file was given up */
+
+/* The file was given up: it lacks lines. Any thread. */
+bool log_lost(void);
 
 void log_line(log_level level, const char *format, ...) PRINTF_LIKE(2, 3);
 

@@ -1,6 +1,7 @@
 /* One set of formulas for the plan and for the allocations: a layout is a list of pieces, each
  * taken from a running end. */
 #include "common/plan.h"
+#include "common/amount.h"
 
 #include "common/boundary.h"
 #include "common/journal.h"
@@ -45,7 +46,7 @@ static void take_angles(scratch_layout *out, uint64_t *end, const model_desc *m,
 }
 
 void scratch_layout_make(scratch_layout *out, const model_desc *m, uint32_t rows_max,
-                         uint32_t n_ctx, bool last_stage)
+                         uint32_t n_ctx, stage_role role)
 {
     uint64_t r = rows_max, end = 0, f32 = sizeof(float), u32 = sizeof(uint32_t);
     uint64_t q_width = (uint64_t)m->n_heads * m->n_head, n_kinds = model_n_kinds(m);
@@ -65,11 +66,12 @@ void scratch_layout_make(scratch_layout *out, const model_desc *m, uint32_t rows
     out->tables = take(&end, n_kinds * r * plan_blocks_per_ctx(n_ctx), u32);
     out->live = take(&end, r, 1);
     out->finite = take(&end, r + PLAN_HEAD_ROWS, 1);
+    out->sent = take(&end, role.keeps ? r * m->n_embd : 0, f32);
     out->logits = out->kept_logits = out->sampler = end;
-    if (last_stage) {
+    if (role.last_stage) {
         out->logits = take(&end, (uint64_t)PLAN_LOGITS_ROWS * m->n_vocab, f32);
         out->kept_logits = take(&end, (uint64_t)PLAN_LOGITS_ROWS * m->n_vocab, f32);
-        out->sampler = take(&end, 1, sampler_scratch_bytes(m->n_vocab));
+        out->sampler = take(&end, role.on_cuda ? 0 : 1, sampler_scratch_bytes(m->n_vocab));
     }
     out->bytes = end;
 }
@@ -85,6 +87,7 @@ void host_layout_make(host_layout *out, const model_desc *m, const stage_limits 
     out->tables = take(&end, n_kinds * r * per_ctx, u32);
     out->live = take(&end, r, 1);
     out->finite = take(&end, r + PLAN_HEAD_ROWS, 1);
+    out->sent = take(&end, l->keeps ? r * m->n_embd : 0, f32);
     out->readback_seen = take(&end, l->n_readback, u32);
     out->branches = take(&end, l->n_branches, PLAN_BRANCH_BYTES);
     for (uint32_t k = 0; k < KV_POOLS; k++) {
@@ -129,12 +132,18 @@ static uint32_t chunk_default(const doors *d)
     return PLAN_CHUNK_DEFAULT;
 }
 
+/* Rows that a step can have: of a prompt, or one of each session. */
+static uint32_t rows_there(const plan *p)
+{
+    return p->n_ctx > p->n_sessions ? p->n_ctx : p->n_sessions;
+}
+
 /* The request with its defaults filled in, checked. */
 static status settle(plan *p, const model_desc *m, const doors *d, const plan_request *r, errmsg *e)
 {
     p->n_ctx = r->n_ctx != 0 ? r->n_ctx : at_most(PLAN_CTX_DEFAULT, m->n_ctx_train);
     p->n_sessions = r->n_sessions != 0 ? r->n_sessions : PLAN_SESSIONS_DEFAULT;
-    p->rows_max = r->n_chunk != 0 ? r->n_chunk : at_most(chunk_default(d), p->n_ctx);
+    p->rows_max = r->n_chunk != 0 ? r->n_chunk : at_most(chunk_default(d), rows_there(p));
     p->n_readback = r->n_readback != 0 ? r->n_readback : PLAN_READBACK_DEFAULT;
     p->kv_type = r->kv_type;
     if (d->step.prime_chunk > p->rows_max) p->rows_max = d->step.prime_chunk;
@@ -187,9 +196,10 @@ static status too_few(const plan *p, const session_need *one, uint64_t kv_bytes,
                  (unsigned long long)(n * KV_BLOCK));
     }
     return errmsg_set(e, ST_USAGE,
-                      "%llu bytes of KV are too few for one session of context %u, which needs "
+                      "%llu byte%s of KV: too few for one session of context %u, which needs "
                       "%llu: %s (--kv-bytes, --ctx)",
-                      (unsigned long long)kv_bytes, p->n_ctx, (unsigned long long)one->bytes, fits);
+                      (unsigned long long)kv_bytes, plural(kv_bytes), p->n_ctx,
+                      (unsigned long long)one->bytes, fits);
 }
 
 /* How many blocks the run gets: what all sessions fill, or what kv_bytes pays for: the window class
@@ -199,9 +209,10 @@ static status settle_blocks(plan *p, const model_desc *m, uint64_t kv_bytes, err
     session_need one = need_of(p, m);
     if (one.bytes > PLAN_BYTES_MAX / p->n_sessions) {
         return errmsg_set(e, ST_USAGE,
-                          "%u sessions of context %u need more than 2^60 bytes of KV: fewer "
+                          "%u session%s of context %u need%s more than 2^60 bytes of KV: fewer "
                           "sessions or a smaller context would fit",
-                          p->n_sessions, p->n_ctx);
+                          p->n_sessions, plural(p->n_sessions), p->n_ctx,
+                          p->n_sessions == 1 ? "s" : "");
     }
     uint64_t all_bytes = one.bytes * p->n_sessions;
     for (uint32_t k = 0; k < KV_POOLS; k++)
@@ -301,9 +312,11 @@ static void fill_bytes(plan *p, const model_desc *m)
                                .n_branches = p->n_sessions,
                                .rows_max = p->rows_max,
                                .n_readback = p->n_readback,
-                               .last_stage = s + 1 == n};
+                               .last_stage = s + 1 == n,
+                               .keeps = on_device(&p->stage[s]) && s + 1 < n && p->n_journal_blocks > 0};
         memcpy(limits.n_blocks, p->n_blocks, sizeof limits.n_blocks);
-        scratch_layout_make(&scratch, m, p->rows_max, p->n_ctx, s + 1 == n);
+        const stage_role role = {limits.last_stage, limits.keeps, on_device(sp)};
+        scratch_layout_make(&scratch, m, p->rows_max, p->n_ctx, role);
         host_layout_make(&host, m, &limits);
         sp->layer_begin = p->cuts.at[s];
         sp->layer_end = p->cuts.at[s + 1];
@@ -396,7 +409,7 @@ static uint32_t context_that_fits(const plan *p, const model_desc *m, uint64_t f
     while (too_large - fits > 1) {
         plan q = *p;
         q.n_ctx = fits + (too_large - fits) / 2;
-        q.rows_max = at_most(q.rows_max, q.n_ctx);
+        q.rows_max = at_most(q.rows_max, rows_there(&q));
         session_need one = need_of(&q, m);
         for (uint32_t k = 0; k < KV_POOLS; k++) {
             uint64_t n_blocks = q.n_sessions * one.n[k];
@@ -414,7 +427,6 @@ static uint32_t context_that_fits(const plan *p, const model_desc *m, uint64_t f
 
 status plan_fits(plan *p, const model_desc *m, uint64_t free_bytes, errmsg *e)
 {
-    const double mb = 1e6;
     if (free_bytes != 0 && plan_needed_bytes(p, m) > free_bytes && p->journal_may_go) {
         p->n_journal_blocks = 0;
         fill_bytes(p, m);
@@ -430,11 +442,11 @@ status plan_fits(plan *p, const model_desc *m, uint64_t free_bytes, errmsg *e)
     if (n_ctx > 0) snprintf(fits, sizeof fits, "--ctx %u would fit", n_ctx);
     return errmsg_set(
         e, ST_RESOURCES,
-        "the run needs %.1f MB and %.1f MB are free; the largest stage is %u (layers %u..%u) with "
-        "%.1f MB: weights %.1f, KV %.1f, scratch %.1f; %u sessions of context %u; %s",
-        (double)plan_needed_bytes(p, m) / mb, (double)free_bytes / mb, largest, l->layer_begin,
-        l->layer_end - 1, (double)stage_bytes(l) / mb, (double)l->weights_bytes / mb,
-        (double)l->kv_bytes / mb,
-        (double)(l->scratch_bytes + l->host_bytes + l->process_bytes + l->slots_bytes) / mb,
-        p->n_sessions, p->n_ctx, fits);
+        "the run needs %s and %s are free; the largest stage is %u (layers %u-%u) with %s: weights "
+        "%s, KV %s, scratch %s; %u session%s of context %u; %s",
+        amount_said(plan_needed_bytes(p, m)), amount_said(free_bytes), largest, l->layer_begin,
+        l->layer_end - 1, amount_said(stage_bytes(l)), amount_said(l->weights_bytes),
+        amount_said(l->kv_bytes),
+        amount_said(l->scratch_bytes + l->host_bytes + l->process_bytes + l->slots_bytes),
+        p->n_sessions, plural(p->n_sessions), p->n_ctx, fits);
 }

@@ -53,7 +53,7 @@ typedef struct {
                                PLAN_JOURNAL_ALL: for every KV block */
     dtype kv_type;       /* F32, F16, BF16 */
     uint32_t n_chunk;    /* rows of the largest step, 1..WIRE_ROWS_MAX; 0: default (not more than
-                            n_ctx). The door MEMRA_PRIME_CHUNK raises it when it asks for more */
+                            a prompt of n_ctx, or a row of each session, has). The door MEMRA_PRIME_CHUNK raises it when it asks for more */
     uint32_t n_readback; /* readback rows, 1..PLAN_READBACK_MAX; 0: default */
     bool costs;          /* auto cuts: what a byte costs on each stage's device (fence.h) */
     uint32_t cost[STAGES_MAX];
@@ -105,6 +105,12 @@ uint64_t plan_needed_bytes(const plan *p, const model_desc *m);
  * stage, what is needed, what is free and the context that would fit, if any does. */
 MUST_USE status plan_fits(plan *p, const model_desc *m, uint64_t free_bytes, errmsg *e);
 
+typedef struct {
+    bool last_stage;
+    bool keeps; /* what it sends goes to a journal, from a device that works while the host does */
+    bool on_cuda;
+} stage_role;
+
 /* The pieces of a stage's scratch arena on the device, in bytes from its start, each on a border of
  * 64 bytes: one formula for plan and stage. All f32 unless said; R = rows_max. */
 #define PLAN_LOGITS_ROWS 16u
@@ -121,19 +127,21 @@ typedef struct {
     uint64_t table;        /* u32 [kinds, R] */
     uint64_t tables;       /* u32 [kinds * R * blocks_per_ctx]: tables of the step's branches */
     uint64_t live, finite; /* u8 [R], [R + H]: the rows', then those of logits */
+    uint64_t sent;         /* [R, n_embd]: hidden on its way to a journal; stages that keep only */
     uint64_t logits;       /* [PLAN_LOGITS_ROWS, n_vocab]; from here on: last stage only */
     uint64_t kept_logits;  /* the same: of rows whose logits the host wants, while it reads them */
-    uint64_t sampler;      /* sampler_scratch_bytes */
+    uint64_t sampler;      /* sampler_scratch_bytes; 0 on a CUDA device, whose queue has it */
     uint64_t bytes;
 } scratch_layout;
 void scratch_layout_make(scratch_layout *out, const model_desc *m, uint32_t rows_max,
-                         uint32_t n_ctx, bool last_stage);
+                         uint32_t n_ctx, stage_role role);
 
 /* What a stage serves, as far as it decides sizes. */
 typedef struct {
     uint32_t n_ctx, n_branches, rows_max, n_readback;
     uint32_t n_blocks[KV_POOLS];
     bool last_stage;
+    bool keeps; /* what it sends goes to a journal, from a device that works while the host does */
 } stage_limits;
 
 /* The pieces of a stage's host memory, likewise: what a step uploads and downloads, and the KV
@@ -147,6 +155,7 @@ typedef struct {
     uint64_t table;                   /* u32 [kinds, R] */
     uint64_t tables;                  /* u32 [kinds * R * blocks_per_ctx] */
     uint64_t live, finite;            /* u8 [R], [R + H] */
+    uint64_t sent;                    /* f32 [R, n_embd]; stages that keep only */
     uint64_t readback_seen;           /* u32 [n_readback] */
     uint64_t branches;                /* PLAN_BRANCH_BYTES [n_branches] */
     uint64_t branch_tables[KV_POOLS]; /* u32 [n_branches, blocks_per_ctx] by class */

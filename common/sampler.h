@@ -41,7 +41,7 @@ typedef struct {
     uint64_t seed;
 } sampler_params;
 #define SAMPLER_HISTORY_MAX 256u
-#define SAMPLER_VOCAB_MAX   (1u << 22) /* so that a sum of weights fits 64 bits */
+#define SAMPLER_VOCAB_MAX   ((1u << 22) - 1) /* so that a sum of weights, 2^42 each at most, fits 64 bits */
 
 /* Greedy, nothing else on. */
 sampler_params sampler_default(void);

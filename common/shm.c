@@ -1,4 +1,5 @@
 #include "common/shm.h"
+#include "common/amount.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -11,8 +12,8 @@ static status map_fd(void **map, const char *what, int fd, uint64_t bytes, errms
 {
     void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     if (p == MAP_FAILED) {
-        return errmsg_set(e, ST_RESOURCES, "cannot map %llu bytes for the %s: %s",
-                          (unsigned long long)bytes, what, strerror(errno));
+        return errmsg_set(e, ST_RESOURCES, "cannot map %s for the %s: %s",
+                          amount_said(bytes), what, strerror(errno));
     }
     *map = p;
     return ST_OK;
@@ -25,8 +26,8 @@ status shm_create(int *fd, void **map, const char *what, uint64_t bytes, errmsg 
     int f = memfd_create("memra-pp", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     if (f < 0 || ftruncate(f, (off_t)bytes) != 0 ||
         fcntl(f, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
-        status s = errmsg_set(e, ST_RESOURCES, "cannot create %llu bytes of shared memory for the %s: %s",
-                              (unsigned long long)bytes, what, strerror(errno));
+        status s = errmsg_set(e, ST_RESOURCES, "cannot create %s of shared memory for the %s: %s",
+                              amount_said(bytes), what, strerror(errno));
         if (f >= 0) close(f);
         return s;
     }

@@ -45,8 +45,9 @@ typedef struct {
     const char *isa;             /* NULL: auto */
     const char *run_dir;         /* base of the private directory; NULL: $XDG_RUNTIME_DIR or /tmp */
     const char *stage_program;   /* NULL: memra-stage beside this program */
-    uint32_t start_timeout_ms;   /* a stage that shows no progress for so long is given up; 0: 30 s */
-    uint32_t hang_timeout_ms;    /* the same for a step; 0: 5 s */
+    uint32_t start_timeout_ms;   /* a stage that shows no progress in its start, or does not answer there, for
+                                    so long is given up; 0: 30 s */
+    uint32_t hang_timeout_ms;    /* the same of a stage that has started; 0: 5 s */
     uint32_t restarts;           /* of one stage within restart_window_ms, at most RESTARTS_MAX; 0:
                                   * none is replaced */
     uint32_t restart_window_ms;  /* 0: 60 s */

@@ -108,23 +108,31 @@ typedef struct {
 } row_args;
 
 /* All that a step of one live row does between its embedding and its logits, for a device that does
- * it in one launch: llama's layers (norms before the blocks only, one kind of layer, no norms of
- * heads). Every address is the same in every step. */
+ * it in one launch. Every address is the same in every step. */
+#define WALK_KINDS 2u
+typedef struct {             /* layers that turn heads and see positions alike */
+    rope_args rope;
+    row_args rows;           /* position, tables and live are one for all kinds */
+    uint32_t window;         /* as attention's */
+} walk_kind;
+
 typedef struct {
     dev_ptr attn_norm, ffn_norm; /* f32 [n_embd] */
+    dev_ptr attn_q_norm, attn_k_norm; /* f32 [n_head], of each head before its turn; none: addr 0 */
+    dev_ptr attn_post_norm, ffn_post_norm; /* f32 [n_embd], of a block's output; none: addr 0 */
     dev_weight attn_q, attn_k, attn_v, attn_output, ffn_gate, ffn_up, ffn_down;
     dev_ptr attn_q_bias, attn_k_bias, attn_v_bias; /* none: addr 0 */
     kv_args kv;
+    uint32_t kind_i;
 } walk_layer;
 
 typedef struct {
-    uint32_t n_layers, n_embd, n_ff, n_heads, n_ctx;
+    uint32_t n_layers, n_embd, n_ff, n_heads, n_ctx, n_kinds;
     float rms_eps, attn_scale;
     bool gelu;                   /* gelu_mul, otherwise silu_mul */
+    walk_kind kind[WALK_KINDS];
     const walk_layer *layer;     /* read by walk_open only */
     dev_ptr hidden, q, k, v, attn, gate; /* f32, one row each; hidden is the walk's input and output */
-    rope_args rope;
-    row_args rows;
     dev_weight output;           /* the head, and its norm and result; data 0: none */
     dev_ptr output_norm, logits;
     dev_ptr finite;              /* u8 [2]: 1 when hidden, when logits hold NaN or infinity, else 0 */
@@ -138,7 +146,8 @@ typedef struct {
     dev_ptr tokens, live;    /* 0: none; u32 and u8 by row_i: what the next walk of the row begins
                                 with: the token drawn, 0 where none was; live becomes 0 where the row
                                 ends, drew a stop or nothing */
-    dev_ptr scratch;         /* sampler_scratch_bytes(n_vocab) */
+    dev_ptr scratch;         /* sampler_scratch_bytes(n_vocab); unused where the device has memory of its
+                                own: there a queue has it */
     uint32_t n_vocab;
 } sample_args;
 
@@ -200,7 +209,8 @@ typedef struct {
     /* n uploads in one; host as with upload. */
     status (*upload_all)(backend_queue *q, const upload_piece *piece, uint32_t n);
     /* download beside the queue: it begins when what was put there before has run, and what is put
-     * there later does not wait for it; `from` must not be written until *done is done. */
+     * there later does not wait for it; `from` must not be written until *done is done. Those of a
+     * queue come one after the other. */
     status (*drain)(backend_queue *q, void *host, dev_ptr from, uint64_t bytes, backend_event *done);
     status (*event_record)(backend_queue *q, backend_event *out);
     status (*queue_wait)(backend_queue *q, backend_event ev);     /* q goes on after ev */
@@ -231,7 +241,8 @@ typedef struct {
      * row, p = position[r]; window 0: all. Query head h reads KV head h / (n_heads / n_kv_heads).
      * Cells of ATTN_CELL keys on the absolute grid: scores s_j = scale * dot(q, k_j); m = max s_j;
      * e_j = exp(s_j - m); l = sum e_j; o = sum e_j v_j, keys ascending; cells merge in ascending
-     * order: M = max(m1, m2), o = o1 exp(m1 - M) + o2 exp(m2 - M), l likewise; out = o / l. */
+     * order: M = max(m1, m2), o = o1 exp(m1 - M) + o2 exp(m2 - M), l likewise; out = o / l. What stands
+     * outside of those positions does not touch the row, NaN and infinity neither. */
     status (*attention)(backend_queue *q, dev_ptr out, dev_ptr x, const kv_args *kv,
                         const row_args *rows, uint32_t n_heads, float scale, uint32_t window,
                         uint32_t n_rows);

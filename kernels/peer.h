@@ -68,7 +68,8 @@ struct backend_peer {
                   uint64_t bytes);
 
     /* --- host memory that both sides map --- */
-    /* Make [host, host + bytes) known to the device, so that copies are its own. ST_RESOURCES. */
+    /* Make [host, host + bytes) known to the device, so that copies are its own. Any thread.
+     * ST_RESOURCES. */
     status (*host_pin)(backend_queue *q, void *host, uint64_t bytes, errmsg *e);
     void (*host_unpin)(backend_queue *q, void *host);
 

@@ -124,7 +124,7 @@ static status none_left(const meeting *m, const errmsg *why, errmsg *e)
     if (!is_forced(m)) return errmsg_set(e, why->code, "%s", why->text);
     bool by_signal = t == NULL;
     return errmsg_set(e, why->code == ST_PROTOCOL ? ST_PROTOCOL : ST_RESOURCES,
-                      "boundary %u -> %u: MEMRA_PP_%s=%s cannot work here: %.300s", m->g->from,
+                      "boundary %u -> %u: MEMRA_PP_%s=%s cannot work here, auto would take what does: %.300s", m->g->from,
                       m->g->to, by_signal ? "SIGNAL" : "TRANSPORT",
                       by_signal ? signal_word(x->signal) : t->name,
                       why->code != ST_OK ? why->text : "it needs a CUDA device at both ends");

@@ -1,11 +1,12 @@
 #include "stage/fits.h"
+#include "common/amount.h"
 
 #include <stdio.h>
 
 /* The context that the KV cache could have in what is left, in whole KV blocks; 0: none. */
 static uint32_t context_that_fits(const device_need *n, uint64_t free_bytes)
 {
-    uint64_t rest = n->weights_bytes + n->scratch_bytes + n->slots_bytes;
+    uint64_t rest = n->weights_bytes + n->scratch_bytes + n->slots_bytes + n->load_bytes;
     if (free_bytes <= rest || n->kv_bytes == 0) return 0;
     double share = (double)(free_bytes - rest) / (double)n->kv_bytes;
     return share >= 1 ? n->n_ctx : (uint32_t)(share * n->n_ctx) / KV_BLOCK * KV_BLOCK;
@@ -13,8 +14,8 @@ static uint32_t context_that_fits(const device_need *n, uint64_t free_bytes)
 
 status fits_check(const device_need *n, errmsg *e)
 {
-    const double gb = 1e9;
-    uint64_t free_bytes, held, all = n->weights_bytes + n->kv_bytes + n->scratch_bytes + n->slots_bytes;
+    uint64_t free_bytes, held;
+    uint64_t all = n->weights_bytes + n->kv_bytes + n->scratch_bytes + n->slots_bytes + n->load_bytes;
     char fits[80] = "more stages or devices would leave less for each";
     if (n->backend->memory == NULL) return ST_OK;
     TRY(n->backend->memory(n->device, &free_bytes, &held, e));
@@ -22,12 +23,13 @@ status fits_check(const device_need *n, errmsg *e)
     uint32_t n_ctx = context_that_fits(n, free_bytes);
     if (n_ctx > 0) snprintf(fits, sizeof fits, "--ctx %u would fit", n_ctx);
     return errmsg_set(e, ST_RESOURCES,
-                      "stage %u (layers %u-%u) needs %.2f GB on %s and %.2f GB are free: weights %.2f, "
-                      "KV %.2f, scratch %.2f, slots %.2f; %s",
-                      n->stage_i, n->layer_begin, n->layer_end - 1, (double)all / gb,
-                      n->backend->device_name(n->device), (double)free_bytes / gb,
-                      (double)n->weights_bytes / gb, (double)n->kv_bytes / gb,
-                      (double)n->scratch_bytes / gb, (double)n->slots_bytes / gb, fits);
+                      "stage %u (layers %u-%u) needs %s on %s and %s are free: weights %s, KV %s, "
+                      "scratch %s, slots %s, to load with %s; %s",
+                      n->stage_i, n->layer_begin, n->layer_end - 1, amount_said(all),
+                      n->backend->device_name(n->device), amount_said(free_bytes),
+                      amount_said(n->weights_bytes), amount_said(n->kv_bytes),
+                      amount_said(n->scratch_bytes), amount_said(n->slots_bytes),
+                      amount_said(n->load_bytes), fits);
 }
 
 status fits_begin_load(const device_need *n, uint64_t *held_bytes, errmsg *e)

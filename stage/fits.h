@@ -11,6 +11,7 @@ typedef struct {
     backend_device *device;
     uint32_t stage_i, layer_begin, layer_end, n_ctx;
     uint64_t weights_bytes, kv_bytes, scratch_bytes, slots_bytes; /* on the device */
+    uint64_t load_bytes;                                          /* there too, while weights come */
 } device_need;
 
 /* ST_RESOURCES naming the stage, its layers, what it needs, what is free and what would fit. */

@@ -116,6 +116,7 @@ int main(int argc, char **argv)
     /* Ctrl-C goes to the whole group: the coordinator decides, stages are told. */
     signal(SIGINT, SIG_IGN);
     signal(SIGPIPE, SIG_IGN);
+    signal(SIGXFSZ, SIG_IGN);
     setenv("HWLOC_HIDE_ERRORS", "2", 0); /* it would print lines of its own beside ours */
     setenv("NCCL_SOCKET_IFNAME", "lo", 0); /* both ends are here: nothing listens to the network */
     setenv("NCCL_NVLS_ENABLE", "0", 0);    /* send and receive need no multicast */

@@ -104,6 +104,11 @@ static status open_device(stage *s, const stage *beside, errmsg *e)
 }
 
 /* KV, scratch and host memory, all that the stage will ever have. */
+static stage_role role_of(const stage *s)
+{
+    return (stage_role){.last_stage = s->last, .keeps = s->keeps, .on_cuda = s->b->memory != NULL};
+}
+
 static status allocate(stage *s, errmsg *e)
 {
     const wire_config *c = &s->config;
@@ -111,9 +116,10 @@ static status allocate(stage *s, errmsg *e)
                            .n_branches = c->n_branches,
                            .rows_max = c->rows_max,
                            .n_readback = c->n_readback,
-                           .last_stage = s->last};
+                           .last_stage = s->last,
+                           .keeps = s->keeps};
     memcpy(limits.n_blocks, c->n_blocks, sizeof limits.n_blocks);
-    scratch_layout_make(&s->at, s->m, c->rows_max, c->n_ctx, s->last);
+    scratch_layout_make(&s->at, s->m, c->rows_max, c->n_ctx, role_of(s));
     host_layout_make(&s->host_at, s->m, &limits);
     void *host;
     TRY(s->b->host_alloc(s->device, &host, s->host_at.bytes, e));
@@ -135,9 +141,10 @@ static device_need need_of(const stage *s, const weights_options *load)
                      .layer_begin = c->layer_begin,
                      .layer_end = c->layer_end,
                      .n_ctx = c->n_ctx,
-                     .weights_bytes = stage_load_bytes(s, load)};
+                     .weights_bytes = stage_load_bytes(s, load),
+                     .load_bytes = PLAN_CUDA_LOADER_BYTES};
     scratch_layout scratch;
-    scratch_layout_make(&scratch, s->m, c->rows_max, c->n_ctx, s->last);
+    scratch_layout_make(&scratch, s->m, c->rows_max, c->n_ctx, role_of(s));
     n.scratch_bytes = scratch.bytes;
     for (uint32_t k = 0; k < s->n_kinds; k++) {
         uint32_t layers = model_n_layers_of(s->m, (layer_kind)k, c->layer_begin, c->layer_end);
@@ -212,10 +219,13 @@ status stage_open(stage **out, const stage_options *o, errmsg *e)
     s->m = o->model;
     s->on_progress = o->on_progress;
     s->progress_ctx = o->progress_ctx;
+    s->meanwhile = o->meanwhile;
+    s->meanwhile_ctx = o->meanwhile_ctx;
     s->n_layers = s->config.layer_end - s->config.layer_begin;
     s->n_kinds = model_n_kinds(s->m);
     s->first = s->config.layer_begin == 0;
     s->last = s->config.layer_end == s->m->n_layers;
+    s->keeps = !s->last && s->config.journal_out_fd >= 0 && !s->b->in_call;
     s->file = o->file;
     s->loan = o->loan;
     status result = open_all(s, o->beside, e);
@@ -259,6 +269,12 @@ backend_queue *stage_queue(stage *s)
 dev_ptr stage_hidden(const stage *s)
 {
     return SCRATCH(s, hidden);
+}
+
+dev_ptr stage_sent(const stage *s, float **host)
+{
+    *host = s->keeps ? HOST(s, float, sent) : NULL;
+    return s->keeps ? SCRATCH(s, sent) : (dev_ptr){0};
 }
 
 status stage_kv_ops(stage *s, const wire_kv_op *ops, uint32_t n_ops, errmsg *e)

@@ -26,6 +26,10 @@ typedef struct stage stage;
  * (ST_CLOSED). */
 typedef int (*stage_progress)(void *ctx, uint64_t done, uint64_t total);
 
+/* Called when all of a walk is on the device and the stage is about to wait for it: host work that
+ * nobody waits for. From the stage's thread; an error of it ends the walk. */
+typedef status (*stage_meanwhile)(void *ctx, errmsg *e);
+
 typedef struct {
     const backend *backend;
     const wire_config *config;
@@ -33,6 +37,8 @@ typedef struct {
     const model_desc *model;    /* of file, the same life */
     stage_progress on_progress; /* may be NULL */
     void *progress_ctx;
+    stage_meanwhile meanwhile;  /* may be NULL */
+    void *meanwhile_ctx;
     const stage *beside;        /* NULL, or an open stage whose device and queue this one uses too: it is
                                    closed after this one */
     const loan *loan;           /* where it lends and borrows; NULL: it does not. The same life */
@@ -99,6 +105,11 @@ MUST_USE status stage_embed(stage *s, errmsg *e);
 /* f32 [rows_max, n_embd] on the device: the residual stream between embed or boundary and walk or
  * head. */
 dev_ptr stage_hidden(const stage *s);
+
+/* Room for a copy of stage_hidden, on the device and in host memory that it writes fast: for what was
+ * sent and is to be kept (keep.h). None, 0 and NULL, where no journal is behind the stage, or ops run
+ * in their call. */
+dev_ptr stage_sent(const stage *s, float **host);
 
 /* Walk the stage's layers over the rows given to stage_rows. poison [n_rows]: the marks that the rows
  * have; a live one without, whose result holds NaN or infinity, gets this stage's (boundary.h). That

@@ -50,8 +50,11 @@ struct stage {
     const model_desc *m;
     stage_progress on_progress;
     void *progress_ctx;
+    stage_meanwhile meanwhile;
+    void *meanwhile_ctx;
     uint32_t n_layers; /* of the range */
     bool first, last;
+    bool keeps; /* there is room for what it sends (stage_sent) */
 
     weights w;
     kv_cache kv;

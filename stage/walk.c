@@ -148,6 +148,7 @@ static status wait_finite(stage *s, poison_mark *poison, errmsg *e)
     backend_event ev;
     TRY_OP(download, HOST(s, void, finite), SCRATCH(s, finite), s->n_rows);
     TRY_OP(event_record, &ev);
+    if (s->meanwhile != NULL) TRY(s->meanwhile(s->meanwhile_ctx, e));
     TRY_OP(event_wait, ev);
     stage_mark_hidden(s, s->rows, s->n_rows, poison);
     return ST_OK;
@@ -166,6 +167,10 @@ static walk_layer layer_of(const stage *s, uint32_t layer_i)
     const layer_weights *w = &s->w.layer[layer_i];
     return (walk_layer){.attn_norm = w->attn_norm,
                         .ffn_norm = w->ffn_norm,
+                        .attn_q_norm = w->attn_q_norm,
+                        .attn_k_norm = w->attn_k_norm,
+                        .attn_post_norm = w->attn_post_norm,
+                        .ffn_post_norm = w->ffn_post_norm,
                         .attn_q = w->attn_q,
                         .attn_k = w->attn_k,
                         .attn_v = w->attn_v,
@@ -176,25 +181,26 @@ static walk_layer layer_of(const stage *s, uint32_t layer_i)
                         .attn_q_bias = w->attn_q_bias,
                         .attn_k_bias = w->attn_k_bias,
                         .attn_v_bias = w->attn_v_bias,
-                        .kv = kv_layer(&s->kv, layer_i)};
+                        .kv = kv_layer(&s->kv, layer_i),
+                        .kind_i = s->m->layer[s->config.layer_begin + layer_i].kind};
 }
 
-/* The walk's layers are those that the ops below would run: none has what walk_layer lacks. */
-static bool fits_walk(const stage *s)
+_Static_assert((unsigned)LAYER_KINDS == WALK_KINDS, "kinds of layers");
+
+static walk_kind kind_of(const stage *s, layer_kind kind)
 {
-    for (uint32_t i = 0; i < s->n_layers; i++) {
-        const layer_weights *w = &s->w.layer[i];
-        if (w->attn_q_norm.addr != 0 || w->attn_k_norm.addr != 0) return false;
-        if (w->attn_post_norm.addr != 0 || w->ffn_post_norm.addr != 0) return false;
-    }
-    return s->n_kinds == 1;
+    const rope_desc *turn = model_rope_of(s->m, kind);
+    return (walk_kind){.rope = {SCRATCH(s, cos[kind]), SCRATCH(s, sin[kind]), turn->n_rot,
+                                turn->kind == ROPE_NEOX},
+                       .rows = {SCRATCH(s, position), stage_table(s, kind), SCRATCH(s, tables),
+                                SCRATCH(s, live), 0, 0},
+                       .window = kind == LAYER_WINDOW ? s->m->window : 0};
 }
 
 status stage_walk_open(stage *s, errmsg *e)
 {
     const model_desc *m = s->m;
-    const rope_desc *turn = model_rope_of(m, LAYER_GLOBAL);
-    if (s->b->walk_open == NULL || !fits_walk(s)) return ST_OK;
+    if (s->b->walk_open == NULL) return ST_OK;
     walk_layer layers[LAYERS_MAX];
     for (uint32_t i = 0; i < s->n_layers; i++)
         layers[i] = layer_of(s, i);
@@ -203,6 +209,7 @@ status stage_walk_open(stage *s, errmsg *e)
                    .n_ff = m->n_ff,
                    .n_heads = m->n_heads,
                    .n_ctx = s->config.n_ctx,
+                   .n_kinds = s->n_kinds,
                    .rms_eps = m->rms_eps,
                    .attn_scale = m->attn_scale,
                    .gelu = m->ffn == FFN_GEGLU,
@@ -213,11 +220,9 @@ status stage_walk_open(stage *s, errmsg *e)
                    .v = SCRATCH(s, v),
                    .attn = SCRATCH(s, attn),
                    .gate = SCRATCH(s, gate),
-                   .rope = {SCRATCH(s, cos[LAYER_GLOBAL]), SCRATCH(s, sin[LAYER_GLOBAL]),
-                            turn->n_rot, turn->kind == ROPE_NEOX},
-                   .rows = {SCRATCH(s, position), stage_table(s, LAYER_GLOBAL),
-                            SCRATCH(s, tables), SCRATCH(s, live), 0},
                    .finite = SCRATCH(s, finite)};
+    for (uint32_t i = 0; i < s->n_kinds; i++)
+        w.kind[i] = kind_of(s, (layer_kind)i);
     if (s->last) {
         w.output = s->w.output;
         w.output_norm = s->w.output_norm;

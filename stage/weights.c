@@ -1,6 +1,7 @@
 /* The tensors that a range needs are listed once, through two tables (a layer's and the model's)
  * that say where a description keeps a tensor and where the stage wants it; the list is sorted by
  * place in the files and merged into spans. */
+#include "common/amount.h"
 #include "stage/weights_impl.h"
 
 #include <errno.h>
@@ -129,8 +130,8 @@ static status map_span(weight_span *s, const weights_options *o, errmsg *e)
     void *map = mmap(NULL, s->end - s->begin, PROT_READ, MAP_SHARED, gguf_fd(o->file, s->file_i),
                      (off_t)s->begin);
     if (map == MAP_FAILED) {
-        return errmsg_set(e, ST_RESOURCES, "cannot map %llu bytes of weights (part %u at %llu): %s",
-                          (unsigned long long)(s->end - s->begin), s->file_i,
+        return errmsg_set(e, ST_RESOURCES, "cannot map %s of weights (part %u at %llu): %s",
+                          amount_said(s->end - s->begin), s->file_i,
                           (unsigned long long)s->begin, strerror(errno));
     }
     s->map = map;

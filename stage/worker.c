@@ -198,10 +198,20 @@ status worker_say_poisoned(worker *w, const piece *x, errmsg *e)
 /* Behind the send: the stage after is at work meanwhile. */
 static status keep_on(worker *w, const piece *x, errmsg *e)
 {
-    if (w->sent.map == NULL) return ST_OK;
+    if (w->sent.to.map == NULL) return ST_OK;
     span keeping = span_begin(TRACE_JOURNAL);
-    status s = keep_rows(&w->sent, w->body, backend_of(w), x->seq, x->rows, x->n_rows, e);
+    status s = keep_rows(&w->sent, x->seq, x->rows, x->n_rows, e);
     span_end(s == ST_OK ? w->trace : NULL, &keeping, worker_shown(w, x, x->n_rows));
+    return s;
+}
+
+status worker_keep(worker *w, errmsg *e)
+{
+    if (!keep_flies(&w->sent)) return ST_OK;
+    span keeping = span_begin(TRACE_JOURNAL);
+    const trace_event of = {.seq = w->sent.seq};
+    status s = keep_land(&w->sent, e);
+    span_end(s == ST_OK ? w->trace : NULL, &keeping, of);
     return s;
 }
 
@@ -295,12 +305,15 @@ static status run_piece(worker *w, piece *x, errmsg *e)
     if (!fed) TRY(seam_rows(&w->seam, x->rows, x->n_rows, step->n_samplers, e));
     uint64_t busy_ns = now_ns() - begin;
     if (linked) TRY(worker_land(w, e)); /* before waiting for others */
-    if (linked && (fed || !is_first(w))) TRY(receive(w, x, e));
+    if (linked && (fed || !is_first(w))) {
+        if (keep_is_soon(&w->sent)) TRY(worker_keep(w, e));
+        TRY(receive(w, x, e));
+    }
     wire_result r = {.round = x->round, .group = x->g};
     TRY(pass(w, x, &r, busy_ns, e));
     if (w->landing.seq != 0) return ST_OK;
     if (is_last(w)) return end_piece(w, x, &r, e);
-    keep_begin(&w->sent, w->body, x->rows, x->n_rows);
+    TRY(keep_begin(&w->sent, x->rows, x->n_rows, e));
     TRY(send_on(w, x, e));
     /* Rows that have walked all layers are nothing to replay a stage with: their places stay void. */
     if (!x->unsplit) TRY(keep_on(w, x, e));
@@ -324,7 +337,7 @@ static status step(worker *w, const void *frame, errmsg *e)
     atomic_store_explicit(&w->words->step_entered, x.seq, memory_order_release);
     if (x.seq > w->applied_seq) {
         TRY(seam_kv_ops(&w->seam, v.kv_ops, v.step->n_kv_ops, e));
-        keep_copies(&w->sent, x.seq, v.kv_ops, v.step->n_kv_ops);
+        TRY(keep_copies(&w->sent, x.seq, v.kv_ops, v.step->n_kv_ops, e));
         w->applied_seq = x.seq;
     }
     bool known = x.seq == w->walked_seq + 1 && w->n_rounds > 1 && w->config.n_stages > 1;
@@ -403,7 +416,7 @@ static void release(worker *w)
     edges_close(&w->edges);
     pthread_mutex_unlock(&w->edges_lock);
     if (w->results.map != NULL) readback_unmap(&w->results);
-    journal_unmap(&w->sent);
+    keeper_close(&w->sent);
     journal_unmap(&w->received);
     rounds_close(&w->rounds);
     w->trace = NULL;
@@ -414,13 +427,20 @@ static void release(worker *w)
     if (w->file != NULL) gguf_close(w->file);
 }
 
-/* A message, or none. Before all but a step, which can be put behind them, results that are on their way
- * are fetched. */
+/* Something that the device has been asked for is to be told, or kept, when it is there. */
+static bool awaits(const worker *w)
+{
+    return w->landing.seq != 0 || keep_flies(&w->sent);
+}
+
+/* A message, or none. Before all but a step, which can be put behind them, results and rows that are on
+ * their way are fetched. */
 static status serve(worker *w, const mail *m, errmsg *e)
 {
     if (w->faulted) return ST_OK;
-    bool landed = w->landing.seq != 0 && (m == NULL || wire_head(m->frame)->kind != WIRE_STEP);
+    bool landed = awaits(w) && (m == NULL || wire_head(m->frame)->kind != WIRE_STEP);
     if (landed) {
+        TRY(worker_keep(w, e));
         status s = worker_land(w, e);
         if (s != ST_OK && s != ST_CLOSED) return s;
     }
@@ -433,7 +453,7 @@ static void *worker_main(void *arg)
     worker *w = arg;
     pthread_setname_np(pthread_self(), "worker");
     while (atomic_load_explicit(&w->stop, memory_order_acquire) == 0) {
-        bool lands = w->landing.seq != 0 && !w->faulted;
+        bool lands = awaits(w) && !w->faulted;
         mail *m = mailbox_pop(&w->inbox, lands ? 0 : IDLE_MS);
         errmsg e = {0};
         status s = serve(w, m, &e);

@@ -47,7 +47,8 @@ struct worker {
     edges edges;
     loan loan;                       /* without a map: nobody borrows */
     readback results;
-    journal sent, received;          /* of the boundaries out and in; without a map: none */
+    keeper sent;                     /* what crosses the boundary out goes to its journal */
+    journal received;                /* of the boundary in; without a map: none */
     rounds rounds;
     trace_block *traces;             /* NULL: no trace is written */
     trace_ring *trace;               /* ours in it, or NULL */
@@ -99,6 +100,9 @@ MUST_USE status worker_probe(worker *w, errmsg *e);
 /* A message to the coordinator. */
 MUST_USE status worker_say(worker *w, wire_kind kind, uint64_t seq, const void *body,
                            uint32_t body_bytes, errmsg *e);
+
+/* Rows that were sent, if any are on their way to the journal, are there. */
+MUST_USE status worker_keep(worker *w, errmsg *e);
 
 /* The layers, over rows of which one lives at least. A step without rows is neither prompt nor decode. */
 MUST_USE status worker_walk(worker *w, const piece *x, errmsg *e);

@@ -19,6 +19,12 @@ static int on_progress(void *ctx, uint64_t done, uint64_t total)
     return worker_interrupted(w);
 }
 
+/* While the device walks. */
+static status meanwhile(void *ctx, errmsg *e)
+{
+    return worker_keep(ctx, e);
+}
+
 static status open_edges(worker *w, errmsg *e)
 {
     pthread_mutex_lock(&w->edges_lock);
@@ -79,6 +85,8 @@ static status load_all(worker *w, const wire_config *c, errmsg *e)
                        .model = w->model,
                        .on_progress = on_progress,
                        .progress_ctx = w,
+                       .meanwhile = meanwhile,
+                       .meanwhile_ctx = w,
                        .loan = w->loan.map != NULL ? &w->loan : NULL};
     TRY(seam_open(&w->seam, &o, w->words, e));
     w->body = seam_first(&w->seam);
@@ -88,7 +96,7 @@ static status load_all(worker *w, const wire_config *c, errmsg *e)
             w->results.n_branches != c->n_branches)
             return errmsg_set(e, ST_PROTOCOL, "the readback rows are not this model's");
     }
-    if (c->journal_out_fd >= 0) TRY(journal_map(&w->sent, c->journal_out_fd, e));
+    TRY(keeper_open(&w->sent, c->journal_out_fd, w->body, b, c->rows_max, e));
     if (c->journal_in_fd >= 0) TRY(journal_map(&w->received, c->journal_in_fd, e));
     TRY(rounds_open(&w->rounds, c, e));
     TRY(open_edges(w, e));

@@ -56,11 +56,11 @@ static status replay_output(worker *w, const replaying *x, errmsg *e)
     if (is_last(w)) return ST_OK;
     if (!x->through) {
         if (x->kept != KEPT_ALL) return ST_OK;
-        return keep_holes(&w->sent, w->body, backend_of(w), x->committed, in->rows, in->n_rows, e);
+        return keep_holes(&w->sent, x->committed, in->rows, in->n_rows, e);
     }
-    keep_begin(&w->sent, w->body, in->rows, in->n_rows);
+    TRY(keep_begin(&w->sent, in->rows, in->n_rows, e));
     TRY(edges_send(&w->edges, in->slot, in->seq, in->rows, in->poison, in->n_rows, in->hidden, e));
-    return keep_rows(&w->sent, w->body, backend_of(w), x->committed, in->rows, in->n_rows, e);
+    return keep_rows(&w->sent, x->committed, in->rows, in->n_rows, e);
 }
 
 static status spoil(worker *w)

@@ -26,10 +26,12 @@ Data in ../shared (or $MEMRA_SHARED) is used when it is there; tests that need i
 END
 }
 
-yes=no preset=release only='' fuzz_s=60 limit_s=600 jobs='' list=no
+yes=no preset=release only='' fuzz_s=60 limit_s=600 jobs=$(($(nproc) < 4 ? $(nproc) : 4)) list=no
 
+# number OPTION VALUE LEAST
 number() {
-    [[ $2 =~ ^[0-9]{1,6}$ ]] || setup_fail 2 "$1 '$2': a number in decimal digits"
+    [[ $2 =~ ^[0-9]{1,6}$ ]] && ((10#$2 >= $3)) ||
+        setup_fail 2 "$1 '$2': a whole number from $3 to 999999, in decimal digits; see --help"
 }
 
 while (($# > 0)); do
@@ -57,8 +59,12 @@ while (($# > 0)); do
 done
 [[ $preset =~ ^(release|debug|asan|tsan)$ ]] ||
     setup_fail 2 "--preset '$preset': release, debug, asan or tsan"
-number --fuzz "$fuzz_s"
-number --limit "$limit_s"
+number --fuzz "$fuzz_s" 0
+number --limit "$limit_s" 1
+number -j "$jobs" 1
+match=0
+[[ '' =~ $only ]] 2>/dev/null || match=$?
+((match < 2)) || setup_fail 2 "--only '$only': not an extended regular expression (a bare ( is \\()"
 
 cd -- "$setup_root"
 # A test program stands for its source: one left in the build folder by an older tree is not run.
@@ -73,7 +79,7 @@ chosen=()
 for file in "${files[@]}"; do
     [[ $file =~ $only ]] && chosen+=("$file")
 done
-((${#chosen[@]} > 0)) || setup_fail 1 "no test file matches '$only'"
+((${#chosen[@]} > 0)) || setup_fail 2 "--only '$only': no test file matches; --list shows all"
 if [[ $list == yes ]]; then
     printf '%s\n' "${chosen[@]}"
     exit 0
@@ -81,8 +87,6 @@ fi
 
 setup_begin
 setup_install "$yes" "${setup_packages_tests[@]}"
-[[ -n $jobs ]] || jobs=$(($(nproc) < 4 ? $(nproc) : 4))
-number -j "$jobs"
 setup_build "$preset" ON
 export MEMRA_BUILD=$setup_root/build/$preset
 export BATS_TEST_TIMEOUT=${BATS_TEST_TIMEOUT:-120}

@@ -1,3 +1,4 @@
+#include "common/amount.h"
 #include "coordinator/bench/bench.h"
 
 #include <inttypes.h>
@@ -41,8 +42,8 @@ static void test_name(char out[48], const bench_test *t)
 static void md_begin(const bench_result *r)
 {
     const bandwidth *b = &r->bandwidth;
-    printf("read bandwidth of this machine: %.2f GB/s (%u threads, %.0f MB, %s)%s\n\n",
-           b->bytes_per_s / 1e9, b->n_threads, (double)b->buffer_bytes / 1e6, b->loop,
+    printf("read bandwidth of this machine: %.2f GB/s (%u thread%s, %.0f MB, %s)%s\n\n",
+           b->bytes_per_s / 1e9, b->n_threads, plural(b->n_threads), (double)b->buffer_bytes / 1e6, b->loop,
            b->beyond_cache ? "" : "; the buffer is not larger than the caches");
     printf("| model | stages | cuts | kv | test | tokens/s | median (min .. max) | MB/token | "
            "of bandwidth | busy per stage |\n");

@@ -1,3 +1,4 @@
+#include "common/amount.h"
 #include "coordinator/bench/bench_sessions_impl.h"
 
 #include "common/clock.h"
@@ -93,7 +94,8 @@ static status prime_all(sessions_state *b, uint32_t n, phase *out, errmsg *e)
     for (; n_started < n; n_started++) {
         stream *x = &b->stream[n_started];
         if (pthread_create(&x->thread, NULL, prime, x) == 0) continue;
-        st = errmsg_set(e, ST_RESOURCES, "cannot start a thread for each of %u sessions", n);
+        st = errmsg_set(e, ST_RESOURCES, "cannot start a thread for each of %u session%s", n,
+                        plural(n));
         break;
     }
     for (uint32_t i = 0; i < n_started; i++) {
@@ -224,10 +226,8 @@ static uint64_t positions(const bench_request *q)
 static plan_request plan_of(const bench_request *q, uint32_t n_sessions)
 {
     plan_request r = q->common->plan;
-    /* A step may hold a row of each, and its rows are at most a context. */
-    uint64_t n = positions(q), most = largest(&q->sessions);
     r.n_sessions = n_sessions + (q->n_beside > 0);
-    if (r.n_ctx == 0) r.n_ctx = (uint32_t)(n > most ? n : most);
+    if (r.n_ctx == 0) r.n_ctx = (uint32_t)positions(q);
     return r;
 }
 
@@ -247,8 +247,9 @@ static status fits(const site *x, uint32_t n_sessions, errmsg *e)
     TRY(placement_plan(&p, m, &x->doors, &r, e));
     uint64_t n_blocks = (uint64_t)r.n_sessions * plan_blocks_per_ctx(p.n_ctx);
     if (p.n_blocks[KV_CLASS_GLOBAL] < n_blocks && model_n_layers_of(m, LAYER_GLOBAL, 0, m->n_layers) > 0) {
-        return errmsg_set(e, ST_RESOURCES, "--kv-bytes %llu is %u KV blocks and they need %llu",
+        return errmsg_set(e, ST_RESOURCES, "--kv-bytes %llu makes %u KV block%s and they need %llu",
                           (unsigned long long)r.kv_bytes, p.n_blocks[KV_CLASS_GLOBAL],
+                          plural(p.n_blocks[KV_CLASS_GLOBAL]),
                           (unsigned long long)n_blocks);
     }
     TRY(placement_fits(&p, &x->gpus, e));
@@ -376,7 +377,8 @@ status bench_sessions_run(sessions_result *out, const bench_request *q, sessions
     TRY_DONE(s, bench_look_at_model(q, check_all, (void *)q, e));
     out->test = calloc((size_t)q->stages.n * q->batch.n * q->sessions.n, sizeof *out->test);
     if (out->test == NULL || books_open(&b, q) != ST_OK) {
-        s = errmsg_set(e, ST_RESOURCES, "no memory for the waits of %u sessions", largest(&q->sessions));
+        s = errmsg_set(e, ST_RESOURCES, "no memory for the waits of %u session%s", largest(&q->sessions),
+                       plural(largest(&q->sessions)));
         goto done;
     }
     TRY_DONE(s, shape_ready(q->random, q->common, e));

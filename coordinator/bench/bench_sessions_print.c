@@ -1,3 +1,4 @@
+#include "common/amount.h"
 #include "coordinator/bench/bench_sessions.h"
 
 #include <jansson.h>
@@ -12,8 +13,8 @@ static const char *kv_name(const sessions_test *t)
 
 static void md_begin(const sessions_result *r)
 {
-    printf("%s: sessions with prompts of %u tokens that generate %u, all at once\n\n", r->model, r->n_prompt,
-           r->n_generate);
+    printf("%s: sessions with prompts of %u token%s that generate %u, all at once\n\n", r->model,
+           r->n_prompt, plural(r->n_prompt), r->n_generate);
     printf("| stages | cuts | sessions | rows/walk | prompt tokens/s | first token ms p50 / p99 | "
            "tokens/s | ms/token p50 / p99 / max | busy per stage | coordinator cores |");
     if (r->n_beside > 0)
@@ -55,9 +56,10 @@ static void md_end(const sessions_result *r)
 {
     if (r->n_tests == 0) return;
     printf("\n%s, KV %s; tokens/s, ms/token, busy and coordinator are of the generation; %u repetition%s\n",
-           r->test[0].device, kv_name(&r->test[0]), r->n_repeat, r->n_repeat == 1 ? "" : "s");
+           r->test[0].device, kv_name(&r->test[0]), r->n_repeat, plural(r->n_repeat));
     if (r->n_beside > 0)
-        printf("beside: while a prompt of %u tokens is read, in so many chunks\n", r->n_beside);
+        printf("beside: while a prompt of %u token%s is read, in so many chunks\n", r->n_beside,
+               plural(r->n_beside));
 }
 
 /* --- for programs ---------------------------------------------------------------------------------- */

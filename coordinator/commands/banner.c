@@ -1,4 +1,5 @@
 #include "coordinator/commands/banner.h"
+#include "common/amount.h"
 #include "common/clock.h"
 #include "coordinator/commands/output.h"
 #include "coordinator/commands/preview.h"
@@ -12,13 +13,13 @@
 static void print_stage(const plan *p, const stage_snapshot *now, uint32_t i)
 {
     const stage_plan *s = &p->stage[i];
-    char layers[32], weights[OUTPUT_BYTES_TEXT], kv[OUTPUT_BYTES_TEXT];
+    char layers[32];
     if (s->layer_end - s->layer_begin == 1)
         snprintf(layers, sizeof layers, "layer %u", s->layer_begin);
     else
         snprintf(layers, sizeof layers, "layers %u-%u", s->layer_begin, s->layer_end - 1);
     log_info("stage %u: %s, %s, weights %s, kv %s", i, layers, now->device,
-             output_bytes(weights, now->weights_bytes), output_bytes(kv, now->kv_bytes));
+             amount_said(now->weights_bytes), amount_said(now->kv_bytes));
 }
 
 /* "0 -> 1 ipc (spin, memop)" for each boundary that carries rows. */
@@ -40,8 +41,8 @@ static void print_banner(const pipeline *p, const char *path)
     const plan *planned = pipeline_plan(p);
     const model_desc *m = pipeline_model(p);
     const char *name = strrchr(path, '/');
-    log_info("%s: %s, %u layers, %u wide; context %u, kv %s", name == NULL ? path : name + 1,
-             m->arch, m->n_layers, m->n_embd, planned->n_ctx, preview_kv_word(planned));
+    log_info("%s: %s, %u layer%s, %u wide; context %u, kv %s", name == NULL ? path : name + 1,
+             m->arch, m->n_layers, plural(m->n_layers), m->n_embd, planned->n_ctx, preview_kv_word(planned));
     if (planned->cuts.moved) log_info("an even cut was moved off a place that the model forbids");
     if (planned->n_ctx > m->n_ctx_train) {
         log_warn("the context of %u is longer than the %u that the model was trained for",

@@ -5,6 +5,7 @@
  * SIGINT sets a flag of our own, looked at between tokens: the pipeline's interrupt would wind the
  * whole pipeline down. What was drawn beyond the token in hand is forgotten then. */
 #include "coordinator/commands/chat.h"
+#include "common/amount.h"
 
 #include "coordinator/commands/generate.h"
 #include "coordinator/commands/line_in.h"
@@ -212,7 +213,8 @@ static void say_stop(const chat *c, stop_reason stop)
             "larger --ctx holds more",
             pipeline_plan(c->p)->n_ctx);
     } else if (stop == STOP_LIMIT) {
-        log_info("limit: %" PRIu64 " tokens (-n); an empty line goes on", c->q->n_max);
+        log_info("limit: %" PRIu64 " token%s (-n); an empty line goes on", c->q->n_max,
+                 plural(c->q->n_max));
     } else if (stop == STOP_INTERRUPTED) {
         log_info("interrupted; an empty line goes on");
     }
@@ -228,9 +230,9 @@ static bool is_command(const chat *c, const char *word)
 
 static void say_full(const chat *c, uint64_t n)
 {
-    log_warn("length: %" PRIu64 " tokens do not fit beside the %" PRIu64
+    log_warn("length: no room for %" PRIu64 " token%s beside the %" PRIu64
              " that the context of %u positions holds: a shorter line, /clear, or a larger --ctx",
-             n, session_position(c->s), pipeline_plan(c->p)->n_ctx);
+             n, plural(n), session_position(c->s), pipeline_plan(c->p)->n_ctx);
 }
 
 static status turn(chat *c, errmsg *e)

@@ -12,7 +12,8 @@
 #define SEED_DEFAULT 42u
 
 #define USAGE                                                                                      \
-    "bench [-m FILE | --shape SHAPE] [-p N] [-n N] [--stages N,N,..] [-r N] [-o md|csv|json]\n"    \
+    "bench [-m FILE | --shape SHAPE] [-p N] [-n N] [--stages N,N,..] [-r N]\n"    \
+    "       [-o md|csv|json]\n"                                                                    \
     "       memra-pp bench --sessions N,N,.. [--batch N,N,..] [-m FILE | --shape SHAPE] ..."
 #define ABOUT                                                                                      \
     "Measures tokens per second of a prompt (pp) and of generation (tg), each once unmeasured and\n" \
@@ -84,15 +85,13 @@ static status take_lists(bench_request *q, const list_texts *t, errmsg *e)
 
 static status take_format(bench_format *out, const char *word, bool json, errmsg *e)
 {
-    static const char *const words[] = {[BENCH_MD] = "md", [BENCH_CSV] = "csv", [BENCH_JSON] = "json"};
-    if (json && word == NULL) word = "json";
-    if (word == NULL) word = "md";
-    for (uint32_t i = 0; i < sizeof words / sizeof *words; i++) {
-        if (strcmp(word, words[i]) != 0) continue;
-        *out = (bench_format)i;
-        return ST_OK;
-    }
-    return errmsg_set(e, ST_USAGE, "-o '%.40s': md, csv or json", word);
+    static const char *const words[] = {
+        [BENCH_MD] = "md", [BENCH_CSV] = "csv", [BENCH_JSON] = "json", NULL};
+    uint32_t i = 0;
+    if (word == NULL) word = json ? "json" : "md";
+    TRY(options_word("-o", word, words, "md, csv or json", &i, e));
+    *out = (bench_format)i;
+    return ST_OK;
 }
 
 static void told(void *format_, const bench_result *r, const bench_test *t)
@@ -187,6 +186,7 @@ int cmd_bench(int argc, char **argv)
     if (s == ST_OK) s = options_model(&c, &e);
     if (s == ST_OK) s = options_trace(&c, &e);
     if (s == ST_OK) s = measure(&q, format, &e);
-    trace_close(c.trace);
-    return s == ST_OK ? 0 : command_failed(&e);
+    bool whole = trace_close(c.trace);
+    if (s == ST_OK) return whole ? 0 : status_exit_code(ST_RESOURCES);
+    return command_failed(&e);
 }

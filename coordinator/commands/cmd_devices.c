@@ -1,4 +1,5 @@
 /* devices: what a stage can be placed on here. */
+#include "common/amount.h"
 #include "coordinator/machine/gpus.h"
 #include "coordinator/machine/inventory.h"
 #include "coordinator/commands/options.h"
@@ -16,25 +17,25 @@
 
 static status print_table(const inventory *v, const gpu_list *gpus, errmsg *e)
 {
-    char a[OUTPUT_BYTES_TEXT], b[OUTPUT_BYTES_TEXT], name[32];
+    char a[AMOUNT_TEXT], name[32];
     TRY(output_line(e, "%-8s %-6s %-12s %s", "device", "cores", "memory free", "what"));
     TRY(output_line(e, "%-8s %-6u %-12s %s; instruction sets: %s", "cpu", v->n_cores,
-                    output_bytes(a, v->memory_available_bytes),
+                    amount_mb(a, v->memory_available_bytes),
                     v->cpu_name[0] != '\0' ? v->cpu_name : "unknown processor", inventory_isas()));
     for (uint32_t i = 0; i < v->n_nodes; i++) {
         const inventory_node *n = &v->node[i];
         snprintf(name, sizeof name, "cpu:%u", n->index);
         TRY(output_line(e, "%-8s %-6u %-12s NUMA node %u of %s", name, n->n_cores,
-                        n->memory_free_bytes > 0 ? output_bytes(a, n->memory_free_bytes)
+                        n->memory_free_bytes > 0 ? amount_mb(a, n->memory_free_bytes)
                                                  : "unknown",
-                        n->index, output_bytes(b, n->memory_bytes)));
+                        n->index, amount_said(n->memory_bytes)));
     }
     for (uint32_t i = 0; i < gpus->n; i++) {
         const gpu *g = &gpus->at[i];
         snprintf(name, sizeof name, "cuda:%u", g->ordinal);
         TRY(output_line(e, "%-8s %-6s %-12s %s of %s, sm_%u%u, %s", name, "-",
-                        output_bytes(a, g->memory_free_bytes), g->name,
-                        output_bytes(b, g->memory_bytes), g->major, g->minor, g->uuid));
+                        amount_mb(a, g->memory_free_bytes), g->name,
+                        amount_said(g->memory_bytes), g->major, g->minor, g->uuid));
         errmsg why = {0};
         if (gpu_usable(g, &why) != ST_OK) TRY(output_line(e, "%-8s not usable: %s", name, why.text));
     }

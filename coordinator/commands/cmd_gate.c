@@ -1,4 +1,5 @@
 /* gate: the program's own check that its output does not depend on how it was run. */
+#include "common/amount.h"
 #include "coordinator/gates/gate_pipe.h"
 #include "coordinator/shape/shape.h"
 #include "coordinator/trace/trace.h"
@@ -20,7 +21,8 @@
 #define NAMES "ppn, batch, spec, prime, transport, recovery"
 
 #define USAGE                                                                                      \
-    "gate ppn|batch|spec|prime|transport|recovery|all [-m FILE] [--stages N] [--splits ..] [--canary] [--json]"
+    "gate ppn|batch|spec|prime|transport|recovery|all [-m FILE] [--stages N]\n"                     \
+    "       [--splits ..] [--canary] [--json]"
 #define ABOUT                                                                                      \
     "Runs the same work in two ways and compares every bit of the logits, and every token:\n"      \
     "  ppn        one stage = N stages at every cut; serial = pipelined = all on one stream\n"     \
@@ -126,8 +128,8 @@ static status check_streams(const doors *d, uint32_t begin, uint32_t end, errmsg
 static status run_gates(gate_context *g, uint32_t begin, uint32_t end, errmsg *e)
 {
     if (!g->canary)
-        gate_report_note(g->report, "%s: %u layers, prompt of %u tokens in chunks of %u, %u + %u + %u decoded",
-                         g->model_path, g->model.n_layers, g->n_prompt, gate_chunk(g), g->n_decode,
+        gate_report_note(g->report, "%s: %u layer%s, prompt of %u tokens in chunks of %u, %u + %u + %u decoded",
+                         g->model_path, g->model.n_layers, plural(g->model.n_layers), g->n_prompt, gate_chunk(g), g->n_decode,
                          g->n_decode, gate_burst(g));
     for (uint32_t i = begin; i < end; i++) TRY(gates[i].run(g, e));
     return ST_OK;
@@ -189,7 +191,8 @@ int cmd_gate(int argc, char **argv)
     if (s == ST_OK) s = shape_ready(&random, &c, &e);
     if (s == ST_OK) s = options_trace(&c, &e);
     if (s == ST_OK) s = run_gates(&g, begin, end, &e);
-    trace_close(c.trace);
+    bool whole = trace_close(c.trace);
     if (s != ST_OK) return command_failed(&e);
-    return gate_report_verdict(&report, end - begin == 1 ? name[0] : NAMES);
+    int code = gate_report_verdict(&report, end - begin == 1 ? name[0] : NAMES);
+    return code != 0 || whole ? code : status_exit_code(ST_RESOURCES);
 }

@@ -1,4 +1,5 @@
 /* logits: the logits after each of given tokens, raw, to a file that is whole or not there. */
+#include "common/amount.h"
 #include "common/wire.h"
 #include "coordinator/commands/banner.h"
 #include "coordinator/commands/outfile.h"
@@ -110,9 +111,8 @@ static status write_logits(common_options *c, const logits_options *o, errmsg *e
                                 v.model->n_vocab, e));
     if (n > v.plan->n_ctx) {
         s = errmsg_set(e, ST_CONTEXT_FULL,
-                       "%" PRIu64 " tokens do not fit into the context of %u "
-                       "positions; raise --ctx",
-                       n, v.plan->n_ctx);
+                       "%" PRIu64 " tokens do not fit into the context of %u position%s; raise --ctx",
+                       n, v.plan->n_ctx, plural(v.plan->n_ctx));
         goto done;
     }
     size_chunks(c, &v, o->chunk, n);

@@ -1,4 +1,5 @@
 /* plan: what a run would need, computed by the same code that sizes it, before anything starts. */
+#include "common/amount.h"
 #include "coordinator/machine/boundaries.h"
 #include "coordinator/machine/inventory.h"
 #include "coordinator/machine/placement.h"
@@ -12,7 +13,8 @@
 #include <stdio.h>
 
 #define USAGE                                                                                      \
-    "plan [-m FILE | --shape SHAPE [--type TYPE]] [--stages N] [--splits LIST] [--ctx N] [--json]"
+    "plan [-m FILE | --shape SHAPE [--type TYPE]] [--stages N] [--splits LIST] [--ctx N]\n"        \
+    "       [--json]"
 #define ABOUT                                                                                      \
     "Prints where the model would be cut, and per stage its device, layers and bytes\n"            \
     "(weights, KV cache, scratch, the boundary slots it receives through, host memory of\n"        \
@@ -37,12 +39,12 @@ static status print_stages(const plan *p, errmsg *e)
                     "weights", "kv", "scratch", "slots", "host"));
     for (uint32_t i = 0; i < p->cuts.n_stages; i++) {
         const stage_plan *s = &p->stage[i];
-        char layers[24], device[INVENTORY_DEVICE_TEXT], b[5][OUTPUT_BYTES_TEXT];
+        char layers[24], device[INVENTORY_DEVICE_TEXT], b[5][AMOUNT_TEXT];
         TRY(output_line(e, "%-6u %-9s %-8s %11s %11s %11s %11s %11s", i, layers_text(layers, s),
                         inventory_device_text(device, s->device),
-                        output_bytes(b[0], s->weights_bytes), output_bytes(b[1], s->kv_bytes),
-                        output_bytes(b[2], s->scratch_bytes), output_bytes(b[3], s->slots_bytes),
-                        output_bytes(b[4], s->host_bytes + s->process_bytes)));
+                        amount_mb(b[0], s->weights_bytes), amount_mb(b[1], s->kv_bytes),
+                        amount_mb(b[2], s->scratch_bytes), amount_mb(b[3], s->slots_bytes),
+                        amount_mb(b[4], s->host_bytes + s->process_bytes)));
     }
     return ST_OK;
 }
@@ -65,11 +67,10 @@ static status print_boundaries(const plan *p, const doors *d, const gpu_list *gp
 static status print_gpus(const plan *p, const gpu_list *gpus, errmsg *e)
 {
     for (uint32_t i = 0; i < gpus->n; i++) {
-        char a[OUTPUT_BYTES_TEXT], b[OUTPUT_BYTES_TEXT];
         uint64_t need = placement_gpu_bytes(p, gpus, gpus->at[i].ordinal);
         if (need == 0) continue;
         TRY(output_line(e, "cuda:%u: %s, free: %s", gpus->at[i].ordinal,
-                        output_bytes(a, need), output_bytes(b, gpus->at[i].memory_free_bytes)));
+                        amount_said(need), amount_said(gpus->at[i].memory_free_bytes)));
     }
     return ST_OK;
 }
@@ -79,25 +80,23 @@ static status print_table(const preview *v, const doors *doors_, const gpu_list 
 {
     const plan *p = v->plan;
     const model_desc *m = v->model;
-    char a[OUTPUT_BYTES_TEXT], b[OUTPUT_BYTES_TEXT], c[OUTPUT_BYTES_TEXT];
-    TRY(output_line(e, "model: %s, %u layers, %u wide, %u tokens", m->arch, m->n_layers, m->n_embd,
-                    m->n_vocab));
-    TRY(output_line(e, "context: %u positions, %u session%s, kv %s, prompt chunks of up to %u rows",
-                    p->n_ctx, p->n_sessions, p->n_sessions == 1 ? "" : "s", preview_kv_word(p),
-                    p->rows_max));
+    TRY(output_line(e, "model: %s, %u layer%s, %u wide, %u tokens", m->arch, m->n_layers,
+                    plural(m->n_layers), m->n_embd, m->n_vocab));
+    TRY(output_line(e, "context: %u position%s, %u session%s, kv %s, prompt chunks of up to %u row%s",
+                    p->n_ctx, plural(p->n_ctx), p->n_sessions, plural(p->n_sessions),
+                    preview_kv_word(p), p->rows_max, plural(p->rows_max)));
     if (p->cuts.moved) TRY(output_line(e, "an even cut was moved off a place the model forbids"));
     TRY(print_stages(p, e));
     if (p->gathered) TRY(output_line(e, "all weights lie on the device of stage 0, the others read them there"));
     if (p->one_process) TRY(output_line(e, "all stages are in one process, on one stream"));
     TRY(print_boundaries(p, doors_, gpus, e));
     TRY(print_gpus(p, gpus, e));
-    char d[OUTPUT_BYTES_TEXT];
     TRY(output_line(e, "coordinator: readback %s, run block %s, journal %s, itself %s",
-                    output_bytes(a, p->readback_bytes), output_bytes(b, p->run_block_bytes),
-                    output_bytes(c, p->journal_bytes), output_bytes(d, p->coordinator_bytes)));
+                    amount_said(p->readback_bytes), amount_said(p->run_block_bytes),
+                    amount_said(p->journal_bytes), amount_said(p->coordinator_bytes)));
     return output_line(e, "in all: %s allocated, %s of weights; free: %s",
-                       output_bytes(a, p->total_bytes), output_bytes(b, p->weights_total_bytes),
-                       free_bytes > 0 ? output_bytes(c, free_bytes) : "unknown");
+                       amount_said(p->total_bytes), amount_said(p->weights_total_bytes),
+                       free_bytes > 0 ? amount_said(free_bytes) : "unknown");
 }
 
 static json_t *stage_json(const stage_plan *s, uint32_t i)
@@ -117,13 +116,13 @@ static status print_draft(const draft_option *o, errmsg *e)
 {
     const stage_plan *s = &o->look.plan->stage[0];
     const model_desc *m = o->look.model;
-    char device[INVENTORY_DEVICE_TEXT], b[5][OUTPUT_BYTES_TEXT];
-    return output_line(e, "draft model: %s, %u layers, %u wide, on %s: weights %s, kv %s, scratch %s, host %s; needs %s",
-                       m->arch, m->n_layers, m->n_embd, inventory_device_text(device, s->device),
-                       output_bytes(b[0], s->weights_bytes), output_bytes(b[1], s->kv_bytes),
-                       output_bytes(b[2], s->scratch_bytes),
-                       output_bytes(b[3], s->host_bytes + s->process_bytes),
-                       output_bytes(b[4], plan_needed_bytes(o->look.plan, m)));
+    char device[INVENTORY_DEVICE_TEXT];
+    return output_line(e, "draft model: %s, %u layer%s, %u wide, on %s: weights %s, kv %s, scratch %s, host %s; needs %s",
+                       m->arch, m->n_layers, plural(m->n_layers), m->n_embd,
+                       inventory_device_text(device, s->device), amount_said(s->weights_bytes),
+                       amount_said(s->kv_bytes), amount_said(s->scratch_bytes),
+                       amount_said(s->host_bytes + s->process_bytes),
+                       amount_said(plan_needed_bytes(o->look.plan, m)));
 }
 
 static json_t *draft_json(const draft_option *o)

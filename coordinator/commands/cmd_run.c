@@ -1,5 +1,6 @@
 /* run: a prompt continued. The text goes to standard output as it comes; everything that is said
  * about it goes to stderr. */
+#include "common/amount.h"
 #include "coordinator/commands/chat.h"
 #include "coordinator/commands/draft_option.h"
 #include "coordinator/commands/generate.h"
@@ -65,9 +66,9 @@ static status encode(const preview *v, const prompt *text, bool special, uint32_
     }
     if (*n > v->plan->n_ctx) {
         return errmsg_set(e, ST_CONTEXT_FULL,
-                          "the prompt has %" PRIu64 " tokens and the context %u "
-                          "positions; shorten it or raise --ctx",
-                          *n, v->plan->n_ctx);
+                          "the prompt has %" PRIu64 " tokens and the context %u position%s; shorten "
+                          "it or raise --ctx",
+                          *n, v->plan->n_ctx, plural(v->plan->n_ctx));
     }
     return ST_OK;
 }
@@ -102,12 +103,13 @@ static void log_last(const generate_request *q, const generate_result *r)
     }
     log_info("prompt: %" PRIu64 " token%s, %.1f tokens/s; generated: %" PRIu64
              " token%s, %.1f tokens/s; stop: %s; busy/idle %%: %s",
-             q->n_tokens, q->n_tokens == 1 ? "" : "s", generate_prompt_rate(q, r), r->n_generated,
-             r->n_generated == 1 ? "" : "s", generate_step_rate(r), stop_reason_word(r->stop),
+             q->n_tokens, plural(q->n_tokens), generate_prompt_rate(q, r), r->n_generated,
+             plural(r->n_generated), generate_step_rate(r), stop_reason_word(r->stop),
              text);
     if (r->drafts.n_verifies > 0)
-        log_info("drafts: %" PRIu64 " of %" PRIu64 " tokens accepted, in %" PRIu64 " steps",
-                 r->drafts.n_accepted, r->drafts.n_drafted, r->drafts.n_verifies);
+        log_info("drafts: %" PRIu64 " of %" PRIu64 " token%s accepted, in %" PRIu64 " step%s",
+                 r->drafts.n_accepted, r->drafts.n_drafted, plural(r->drafts.n_drafted),
+                 r->drafts.n_verifies, plural(r->drafts.n_verifies));
 }
 
 /* --- the command ---------------------------------------------------------------------------- */
@@ -246,12 +248,12 @@ int cmd_run(int argc, char **argv)
          &p->temperature, 0, 1000},
         {"top-k", 0, OPTION_U32, "K", "of the K likeliest tokens; 0: off. Default: 40", &p->top_k,
          0, UINT32_MAX},
-        {"top-p", 0, OPTION_F32, "P",
+        {"top-p", 0, OPTION_F32_OVER, "P",
          "of the likeliest that together reach P; 1: off. Default: 0.95", &p->top_p, 0, 1},
-        {"min-p", 0, OPTION_F32, "P",
+        {"min-p", 0, OPTION_F32_UNDER, "P",
          "of those at least P times as likely as the likeliest; 0: off. Default: 0.05", &p->min_p,
          0, 1},
-        {"repetition-penalty", 0, OPTION_F32, "X",
+        {"repetition-penalty", 0, OPTION_F32_OVER, "X",
          "divide repeated tokens' logits; 1: off. Default: 1", &p->repetition_penalty, 0, 1000},
         {"frequency-penalty", 0, OPTION_F32, "X", "lower logits per repetition. Default: 0, off",
          &p->frequency_penalty, -1000, 1000},
@@ -274,6 +276,7 @@ int cmd_run(int argc, char **argv)
     }
     status s = options_trace(&c, &e);
     if (s == ST_OK) s = run(&c, &o, &e);
-    trace_close(c.trace);
-    return s == ST_OK ? 0 : command_failed(&e);
+    bool whole = trace_close(c.trace);
+    if (s == ST_OK) return whole ? 0 : status_exit_code(ST_RESOURCES);
+    return command_failed(&e);
 }

@@ -1,10 +1,10 @@
 /* status: the live runs below a run directory, asked over their status socket. A run is alive while
- * it holds its lock; one that does not answer within a second is listed as such. */
+ * it holds its lock; one that does not answer within a second is listed as such, or as stopped. */
+#include "common/amount.h"
+#include "common/doortext.h"
 #include "coordinator/commands/output.h"
 #include "coordinator/commands/options.h"
 #include "coordinator/engine/rundir.h"
-
-#include "common/doortext.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -20,7 +20,9 @@
     "its stages with pid, device, state, epoch, layers, restarts and how the last one was\n"       \
     "lost, messages that were dropped, sessions that NaN has ended, the journals' use, and\n"      \
     "rows and bytes per boundary; a draft model's process too. With --json the list is\n"          \
-    "{\"runs\": [..]}, and one run is what it says of itself. No live run is no error."
+    "{\"runs\": [..]}, and one run is what it says of itself. No live run is no error.\n"         \
+    "Exit codes of PID: 4, there is no such run; 5, it does not answer within a second,\n"        \
+    "being stopped (SIGSTOP, Ctrl-Z) or hanging; in the list its state says so."
 
 #define ANSWER_MS       1000
 #define RUNS_MAX        256u
@@ -93,6 +95,33 @@ static json_t *ask(void *zmq, const char *path)
     return j;
 }
 
+/* The state of a run that did not answer. */
+static const char *silent_state(uint64_t pid)
+{
+    char path[48], state = 0;
+    snprintf(path, sizeof path, "/proc/%" PRIu64 "/stat", pid);
+    FILE *f = fopen(path, "re");
+    /* "PID (NAME) STATE ..": the name may have anything in it, the last parenthesis ends it. */
+    for (int c = f != NULL ? fgetc(f) : EOF; c != EOF; c = fgetc(f)) {
+        if (c == ')' && fscanf(f, " %c", &state) != 1) break;
+    }
+    if (f != NULL) fclose(f);
+    return state == 'T' || state == 't' ? "stopped" : "not answering";
+}
+
+static status refuse_silent(uint64_t pid, const char *path, errmsg *e)
+{
+    if (strcmp(silent_state(pid), "stopped") == 0)
+        return errmsg_set(e, ST_TIMEOUT,
+                          "run %" PRIu64 " does not answer, its process is stopped (SIGSTOP, Ctrl-Z): kill "
+                          "-CONT %" PRIu64 " lets it go on",
+                          pid, pid);
+    return errmsg_set(e, ST_TIMEOUT,
+                      "run %" PRIu64 " does not answer within %d s: it hangs, or the machine is too busy; "
+                      "ask again, or end it with kill %" PRIu64 " (%s)",
+                      pid, ANSWER_MS / 1000, pid, path);
+}
+
 /* --- for a person --------------------------------------------------------------------------- */
 
 /* Members of what a run says, with a stand-in for what is missing: another build may say less. */
@@ -137,8 +166,8 @@ static const char *called(char *out, size_t bytes, const json_t *j)
 static status print_listed(const char *path, const json_t *j, errmsg *e)
 {
     if (j == NULL) {
-        return clean_line(e, "%-8" PRIu64 " %-13s %-7s %-9s %s", run_pid(path), "not answering",
-                          "-", "-", path);
+        return clean_line(e, "%-8" PRIu64 " %-13s %-7s %-9s %s", run_pid(path),
+                          silent_state(run_pid(path)), "-", "-", path);
     }
     char as[64];
     return clean_line(e, "%-8" PRId64 " %-13s %-7" PRId64 " %-9" PRId64 " %s%s", number_of(j, "pid"),
@@ -154,13 +183,15 @@ static status print_stage(const json_t *g, errmsg *e)
         snprintf(layers, sizeof layers, "%" PRId64, begin);
     else
         snprintf(layers, sizeof layers, "%" PRId64 "-%" PRId64, begin, last);
+    const char *uuid = json_string_value(json_object_get(g, "uuid"));
     return clean_line(e,
                       "%-6" PRId64 " %-8" PRId64 " %-9s %-6" PRId64 " %-9s %-9" PRId64 " %-9" PRId64
-                      " %-9" PRId64 " %4.0f %% %s",
+                      " %-9" PRId64 " %4.0f %% %s%s%s",
                       number_of(g, "stage"), number_of(g, "pid"), text_of(g, "state"),
                       number_of(g, "epoch"), layers, number_of(g, "restarts"),
                       number_of(g, "steps"), number_of(g, "rows"),
-                      100 * json_number_value(json_object_get(g, "busy")), text_of(g, "device"));
+                      100 * json_number_value(json_object_get(g, "busy")), text_of(g, "device"),
+                      uuid != NULL ? ", " : "", uuid != NULL ? uuid : "");
 }
 
 static status print_run(const json_t *j, errmsg *e)
@@ -177,9 +208,8 @@ static status print_run(const json_t *j, errmsg *e)
         TRY(clean_line(e, "all weights lie on the device of stage 0, the others read them there"));
     const json_t *kept = json_object_get(j, "journal");
     if (json_is_object(kept)) {
-        char bytes[OUTPUT_BYTES_TEXT];
         TRY(clean_line(e, "journal %s, blocks %" PRId64 " of %" PRId64,
-                       output_bytes(bytes, (uint64_t)number_of(kept, "bytes")),
+                       amount_said((uint64_t)number_of(kept, "bytes")),
                        number_of(kept, "blocks_used"), number_of(kept, "blocks")));
     }
     TRY(output_line(e, "%-6s %-8s %-9s %-6s %-9s %-9s %-9s %-9s %-6s %s", "stage", "pid", "state",
@@ -190,7 +220,7 @@ static status print_run(const json_t *j, errmsg *e)
         if (json_is_string(json_object_get(item, "last_fault")))
             TRY(clean_line(e, "last fault: %s", text_of(item, "last_fault")));
         if (number_of(item, "bad_messages") > 0)
-            TRY(clean_line(e, "stage %" PRId64 ": %" PRId64 " messages failed their check and were dropped",
+            TRY(clean_line(e, "stage %" PRId64 ": messages that failed their check, dropped: %" PRId64,
                            number_of(item, "stage"), number_of(item, "bad_messages")));
     }
     if (number_of(j, "poisoned") > 0)
@@ -201,12 +231,12 @@ static status print_run(const json_t *j, errmsg *e)
                     "bytes", "crossings by slot"));
     json_array_foreach(boundaries, i, item)
     {
-        char bytes[OUTPUT_BYTES_TEXT], ends[48];
+        char ends[48];
         snprintf(ends, sizeof ends, "%" PRId64 " > %" PRId64, number_of(item, "from"),
                  number_of(item, "to"));
-        TRY(clean_line(e, "%-9s %-10s %-8s %-9" PRId64 " %-12s %" PRId64 ", %" PRId64, ends,
+        TRY(clean_line(e, "%-9s %-10s %-8s %-9" PRId64 " %-12" PRId64 " %" PRId64 ", %" PRId64, ends,
                        text_of(item, "transport"), text_of(item, "signal"), number_of(item, "rows"),
-                       output_bytes(bytes, (uint64_t)number_of(item, "bytes")),
+                       number_of(item, "bytes"),
                        element_of(item, "crossings", 0), element_of(item, "crossings", 1)));
     }
     return ST_OK;
@@ -221,10 +251,7 @@ static status show_one(void *zmq, const runs *r, uint64_t pid, bool as_json, err
     for (uint32_t i = 0; i < r->n; i++) {
         if (run_pid(r->path[i]) != pid) continue;
         json_t *j = ask(zmq, r->path[i]);
-        if (j == NULL) {
-            return errmsg_set(e, ST_STAGE_LOST, "run %" PRIu64 " is not answering (%s)", pid,
-                              r->path[i]);
-        }
+        if (j == NULL) return refuse_silent(pid, r->path[i], e);
         if (as_json) return output_json(j, e);
         status s = print_run(j, e);
         json_decref(j);
@@ -242,7 +269,7 @@ static status list_json(void *zmq, const runs *r, errmsg *e)
         json_t *j = ask(zmq, r->path[i]);
         if (j == NULL) {
             j = json_pack("{s:I, s:s}", "pid", (json_int_t)run_pid(r->path[i]), "state",
-                          "not answering");
+                          silent_state(run_pid(r->path[i])));
         }
         json_array_append_new(list, j);
     }

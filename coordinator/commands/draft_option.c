@@ -1,4 +1,5 @@
 #include "coordinator/commands/draft_option.h"
+#include "common/amount.h"
 
 #include "coordinator/commands/output.h"
 #include "coordinator/machine/inventory.h"
@@ -63,10 +64,10 @@ status draft_option_fits(const draft_option *o, const preview *main, errmsg *e)
     uint64_t need = plan_needed_bytes(o->look.plan, o->look.model);
     if (used + need <= free_bytes) return ST_OK;
     return errmsg_set(e, ST_RESOURCES,
-                      "--draft-model %s needs %.1f MB beside the %.1f MB of the model, and %.1f MB are free: "
+                      "--draft-model %s needs %s beside the %s of the model, and %s are free: "
                       "a smaller one, or none, would fit, or a lower --ctx or --sessions",
-                      name_of(o->common.model), (double)need / 1e6, (double)used / 1e6,
-                      (double)free_bytes / 1e6);
+                      name_of(o->common.model), amount_said(need), amount_said(used),
+                      amount_said(free_bytes));
 }
 
 status draft_option_open(draft_option *out, const char *path, const common_options *c,
@@ -88,15 +89,14 @@ void draft_option_close(draft_option *o)
 status draft_option_start(draft_model **out, const draft_option *o, errmsg *e)
 {
     const plan *p = o->look.plan;
-    char weights[OUTPUT_BYTES_TEXT], kv[OUTPUT_BYTES_TEXT];
     pipeline_options how = options_pipeline(&o->common);
     pipeline *own = NULL;
     *out = NULL;
     how.called = "draft model";
     TRY(pipeline_open(&own, &how, &interrupted, e));
-    log_info("draft model: %s, %u layers, %u wide; weights %s, kv %s", name_of(o->common.model),
-             o->look.model->n_layers, o->look.model->n_embd, output_bytes(weights, p->stage[0].weights_bytes),
-             output_bytes(kv, p->stage[0].kv_bytes));
+    log_info("draft model: %s, %u layer%s, %u wide; weights %s, kv %s", name_of(o->common.model),
+             o->look.model->n_layers, plural(o->look.model->n_layers), o->look.model->n_embd,
+             amount_said(p->stage[0].weights_bytes), amount_said(p->stage[0].kv_bytes));
     status s = draft_model_open(out, own, e);
     if (s != ST_OK) pipeline_close(own);
     return s;

@@ -16,11 +16,15 @@ status option_refuse(const option_given *g, const char *why, const char *rule)
 /* The rule of a number in words: its kind and, if it has one, its range. */
 static const char *number_rule(char *out, size_t bytes, const option *o)
 {
-    const char *kind = o->type == OPTION_F32 ? "a decimal number" : "a whole decimal number";
+    const char *kind = o->type >= OPTION_F32 ? "a decimal number" : "a whole decimal number";
     if (o->min == 0 && o->max == 0) {
         snprintf(out, bytes, "%s", kind);
     } else if (o->max >= 9e15) {
         snprintf(out, bytes, "%s, %.10g or more", kind, o->min);
+    } else if (o->type == OPTION_F32_OVER) {
+        snprintf(out, bytes, "%s over %.10g, at most %.10g", kind, o->min, o->max);
+    } else if (o->type == OPTION_F32_UNDER) {
+        snprintf(out, bytes, "%s from %.10g, under %.10g", kind, o->min, o->max);
     } else {
         snprintf(out, bytes, "%s from %.10g to %.10g", kind, o->min, o->max);
     }
@@ -29,7 +33,10 @@ static const char *number_rule(char *out, size_t bytes, const option *o)
 
 static bool in_range(const option *o, double value)
 {
-    return (o->min == 0 && o->max == 0) || (value >= o->min && value <= o->max);
+    if (o->min == 0 && o->max == 0) return true;
+    if (o->type == OPTION_F32_OVER && value <= o->min) return false;
+    if (o->type == OPTION_F32_UNDER && value >= o->max) return false;
+    return value >= o->min && value <= o->max;
 }
 
 static status take_integer(const option_given *g)
@@ -116,6 +123,8 @@ status option_take(const option_given *g)
     case OPTION_TEXT:
         return take_text(g);
     case OPTION_F32:
+    case OPTION_F32_OVER:
+    case OPTION_F32_UNDER:
         return take_float(g);
     default:
         return take_integer(g);

@@ -50,10 +50,39 @@ static status value_of(line *l, const char *name, const char *attached, const ch
     return ST_OK;
 }
 
+/* Keep name as the nearest so far if it is nearer to the one given. */
+static void nearer(const char *given, const char *name, const char **nearest, uint32_t *edits)
+{
+    uint32_t n = name != NULL ? doortext_edits(given, name) : UINT32_MAX;
+    if (n >= *edits) return;
+    *edits = n;
+    *nearest = name;
+}
+
+/* An option that is none: "--name", or "" when it is too long or of letters. */
+static status unknown(const line *l, const char *text, const char *name)
+{
+    char quoted[DOORTEXT_QUOTE_BYTES], hint[OPTION_NAME_BYTES + 32] = "";
+    const char *nearest = NULL;
+    uint32_t edits = DOORS_EDITS_MAX + 1, n_doors;
+    const door_info *door = doors_table(&n_doors);
+    doortext_quote(quoted, text, strlen(text));
+    if (text[1] != '-' && find(l, NULL, 0, text[1]) != NULL)
+        snprintf(hint, sizeof hint, " (a letter and its value are two arguments)");
+    for (uint32_t i = 0; strlen(name) > 3 && i < l->n_own; i++)
+        nearer(name + 2, l->own[i].name, &nearest, &edits);
+    for (uint32_t i = 0; strlen(name) > 3 && i < N_SHARED; i++)
+        nearer(name + 2, l->shared[i].name, &nearest, &edits);
+    for (uint32_t i = 0; strlen(name) > 3 && i < n_doors; i++)
+        nearer(name + 2, door[i].flag, &nearest, &edits);
+    if (nearest != NULL && edits < strlen(nearest) / 2 + 1)
+        snprintf(hint, sizeof hint, "; the nearest is --%s", nearest);
+    return errmsg_set(l->e, ST_USAGE, "unknown option %s%s; see --help", quoted, hint);
+}
+
 /* Take the argument that starts with a dash. */
 static status take_option(line *l)
 {
-    char quoted[DOORTEXT_QUOTE_BYTES];
     const char *text = l->argv[l->at], *attached = NULL;
     option_given g = {.e = l->e};
     int door = -1;
@@ -71,12 +100,7 @@ static status take_option(line *l)
         l->values.from_flag[door] = true;
         return value_of(l, g.name, attached, &l->values.value[door]);
     }
-    if (g.o == NULL) {
-        bool joined = text[1] != '-' && find(l, NULL, 0, text[1]) != NULL;
-        return errmsg_set(l->e, ST_USAGE, "unknown option %s%s; see --help",
-                          doortext_quote(quoted, text, strlen(text)),
-                          joined ? " (a letter and its value are two arguments)" : "");
-    }
+    if (g.o == NULL) return unknown(l, text, g.name);
     if (g.o->type == OPTION_FLAG) {
         if (attached != NULL) {
             return errmsg_set(l->e, ST_USAGE, "%s takes no value; see --help", g.name);
@@ -89,9 +113,8 @@ static status take_option(line *l)
 
 /* --- words and files ------------------------------------------------------------------------ */
 
-/* The place of the option's value in a list of words that ends with NULL. */
-static status take_word(const char *name, const char *word, const char *const *words,
-                        const char *rule, uint32_t *out, errmsg *e)
+status options_word(const char *name, const char *word, const char *const *words, const char *rule,
+                    uint32_t *out, errmsg *e)
 {
     for (uint32_t i = 0; words[i] != NULL; i++) {
         if (strcmp(word, words[i]) == 0) {
@@ -111,15 +134,13 @@ static status take_words(common_options *c, const shared_texts *t, errmsg *e)
     static const char *const isas[] = {"auto", "ref", "avx2", "avx512", "amx", NULL};
     static const char *const levels[] = {"error", "warn", "info", "debug", NULL};
     uint32_t i = 0;
-    TRY(take_word("--kv-type", t->kv_type, types, "f32, f16 or bf16", &i, e));
+    TRY(options_word("--kv-type", t->kv_type, types, "f32, f16 or bf16", &i, e));
     c->plan.kv_type = type_of[i];
-    TRY(take_word("--isa", c->isa == NULL ? "auto" : c->isa, isas,
-                  "auto, ref, avx2, avx512 or amx", &i, e));
-    TRY(take_word("--log-level", t->log_level, levels, "error, warn, info or debug", &i, e));
+    TRY(options_word("--isa", c->isa == NULL ? "auto" : c->isa, isas,
+                     "auto, ref, avx2, avx512 or amx", &i, e));
+    TRY(options_word("--log-level", t->log_level, levels, "error, warn, info or debug", &i, e));
     return log_level_parse(t->log_level, &c->log_level);
 }
-
-static bool log_in_file;
 
 static status open_log(const common_options *c, errmsg *e)
 {
@@ -131,7 +152,6 @@ static status open_log(const common_options *c, errmsg *e)
                               strerror(errno));
         }
     }
-    log_in_file = c->log_file != NULL;
     log_open("memra-pp", c->log_level, fd);
     return ST_OK;
 }
@@ -145,6 +165,7 @@ static status finish(line *l, const shared_texts *t)
     c->hang_timeout_s = (double)t->hang_timeout_s;
     c->restart_window_s = (double)t->restart_window_s;
     l->values.stages_elsewhere = option_find(l->own, l->n_own, "stages", 6, 0) != NULL;
+    TRY(doors_check_names((const char *const *)environ, l->e));
     TRY(doors_parse(&c->doors, &l->values, l->e));
     if (c->model == NULL) {
         static char demo[PATH_MAX];
@@ -250,7 +271,7 @@ int command_failed(const errmsg *e)
     bool gone = e->code == ST_CLOSED && e->text[0] == '\0';
     if (!gone && e->code != ST_INTERRUPTED) {
         log_error("%s", e->text);
-        if (log_in_file) dprintf(STDERR_FILENO, "memra-pp: error: %s\n", e->text);
+        if (log_fd_now() != STDERR_FILENO) dprintf(STDERR_FILENO, "memra-pp: error: %s\n", e->text);
     }
     if (interrupt_signal() != 0) return 128 + interrupt_signal();
     return gone ? 128 + SIGPIPE : status_exit_code(e->code);

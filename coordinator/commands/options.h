@@ -14,14 +14,16 @@
 #include "common/log.h"
 #include "coordinator/pipeline.h"
 
-/* OPTION_I64 may have a minus sign; OPTION_F32 is [-]digits[.digits][e[-]digits]. */
+/* OPTION_I64 may have a minus sign; the F32 are [-]digits[.digits][e[-]digits]. */
 typedef enum {
     OPTION_FLAG,
     OPTION_TEXT,
     OPTION_U32,
     OPTION_I64,
     OPTION_U64,
-    OPTION_F32
+    OPTION_F32,
+    OPTION_F32_OVER, /* min itself is refused */
+    OPTION_F32_UNDER /* max itself is refused */
 } option_type;
 
 typedef struct {
@@ -31,7 +33,7 @@ typedef struct {
     const char *argument; /* "FILE", "N"; NULL for a flag */
     const char *help;     /* says the default; '\n' breaks the line */
     void *out;            /* bool, const char *, uint32_t, int64_t, uint64_t or float */
-    double min, max;      /* for numbers, inclusive; both 0: no check */
+    double min, max;      /* for numbers, inclusive but as the type says; both 0: no check */
 } option;
 
 /* Shared by all commands. */
@@ -84,6 +86,11 @@ MUST_USE status options_open_model(const common_options *c, gguf **out, errmsg *
 
 /* Begin the trace that c asks for, if it does. Errors as trace_open. */
 MUST_USE status options_trace(common_options *c, errmsg *e);
+
+/* The place of an option's value in a list of words that ends with NULL. ST_USAGE: it is none of
+ * them; *e names option (as given: "--isa", "-o"), value and rule. */
+MUST_USE status options_word(const char *name, const char *word, const char *const *words,
+                             const char *rule, uint32_t *out, errmsg *e);
 
 /* ST_USAGE when --json was given to a command that has no such form. */
 MUST_USE status options_no_json(const common_options *c, const char *command, errmsg *e);

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #define LEFT_COLUMNS  30
+#define DOOR_COLUMNS  26
 #define HELP_COLUMNS  68 /* words that would stand beyond go to the next line */
 #define N_THREADS_MAX 256u
 #define TIMEOUT_S_MIN 0.01
@@ -46,10 +47,12 @@ void options_shared(option out[N_SHARED], common_options *c, shared_texts *t)
         {"stage-program", 0, OPTION_TEXT, "FILE",
          "the stage program. Default: memra-stage beside this program", &c->stage_program, 0, 0},
         {"start-timeout", 0, OPTION_F32, "SECONDS",
-         "give a stage up that shows no progress in its start for so long. Default: 30",
+         "give a stage up that shows no progress in its start (loading, also of a replacement) for so long. "
+         "Default: 30",
          &t->start_timeout_s, TIMEOUT_S_MIN, TIMEOUT_S_MAX},
         {"hang-timeout", 0, OPTION_F32, "SECONDS",
-         "give a stage up that shows no progress in a step for so long. Default: 5",
+         "give a stage up that, once started, shows no progress in a step or does not answer for so long. "
+         "Default: 5",
          &t->hang_timeout_s, TIMEOUT_S_MIN, TIMEOUT_S_MAX},
         {"restarts", 0, OPTION_U32, "N",
          "replace a lost stage at most N times within the window, 0 to 64; 0: the run ends with the "
@@ -60,7 +63,8 @@ void options_shared(option out[N_SHARED], common_options *c, shared_texts *t)
         {"log-level", 0, OPTION_TEXT, "LEVEL",
          "error, warn, info or debug. Default: info; below it no lines but errors and warnings",
          &t->log_level, 0, 0},
-        {"log-file", 0, OPTION_TEXT, "FILE", "append log lines to FILE. Default: standard error",
+        {"log-file", 0, OPTION_TEXT, "FILE", "append log lines to FILE; if it cannot be written, they go to standard error from there on. "
+         "Default: standard error",
          &c->log_file, 0, 0},
         {"json", 0, OPTION_FLAG, NULL, "output as JSON, for the commands that have it", &c->json, 0,
          0},
@@ -81,6 +85,22 @@ const option *option_find(const option *table, uint32_t n, const char *name, siz
     return NULL;
 }
 
+/* A text from a column on, of whose first line so many columns are used. */
+static void print_wrapped(const char *help, int column, int used)
+{
+    for (;;) {
+        size_t n = strcspn(help, "\n");
+        if (n > HELP_COLUMNS) {
+            for (n = HELP_COLUMNS; n > 0 && help[n] != ' '; n--)
+                continue;
+        }
+        printf("%*s%.*s\n", column - used, "", (int)n, help);
+        if (help[n] == '\0') return;
+        help += n + 1;
+        used = 0;
+    }
+}
+
 /* Options and their help in two columns; a long option pushes its help to the next line. */
 static void print_entry(const char *left, const char *help)
 {
@@ -89,17 +109,7 @@ static void print_entry(const char *left, const char *help)
         printf("\n");
         used = 0;
     }
-    for (;;) {
-        size_t n = strcspn(help, "\n");
-        if (n > HELP_COLUMNS) {
-            for (n = HELP_COLUMNS; n > 0 && help[n] != ' '; n--)
-                continue;
-        }
-        printf("%*s%.*s\n", LEFT_COLUMNS - used, "", (int)n, help);
-        if (help[n] == '\0') return;
-        help += n + 1;
-        used = 0;
-    }
+    print_wrapped(help, LEFT_COLUMNS, used);
 }
 
 static void print_options(const option *table, uint32_t n)
@@ -138,10 +148,12 @@ void options_help(const char *usage, const char *about, const option *own, uint3
     for (uint32_t i = 0; i < n_doors; i++) {
         char left[64];
         snprintf(left, sizeof left, "--%s", door[i].flag);
-        printf("  %-24s%s\n%26s%s\n", left, door[i].variable, "", door[i].rule);
+        printf("  %-*s%s\n", DOOR_COLUMNS - 2, left, door[i].variable);
+        print_wrapped(door[i].rule, DOOR_COLUMNS, 0);
     }
     printf(
-        "\nExit codes: 0 done, 1 a check is red, 2 usage or door, 3 model file, 4 resources "
-        "(memory,\ndevice, file, context), 5 a stage was lost, 7 NaN or infinity in a hidden state or "
-        "in logits,\n128+n ended by signal n (141: the reader of standard output went away).\n");
+        "\nExit codes: 0 done, 1 a check is red, 2 usage or door, 3 model file, 4 resources (memory,\n"
+        "device, file, context; an output, log or trace that is not whole), 5 a stage was lost for good,\n"
+        "7 NaN or infinity in a hidden state or in logits, 128+n ended by signal n (141: the reader of\n"
+        "standard output went away).\n");
 }

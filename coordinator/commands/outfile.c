@@ -67,9 +67,14 @@ status outfile_write(outfile *f, const void *data, uint64_t bytes, errmsg *e)
 
 status outfile_commit(outfile *f, errmsg *e)
 {
-    if (f->standard || f->direct) {
+    if (f->standard) {
         outfile_close(f);
         return ST_OK;
+    }
+    if (f->direct) {
+        int fd = f->fd;
+        f->fd = -1;
+        return close(fd) == 0 ? ST_OK : refuse(f, e);
     }
     if (!f->named) {
         char self[32];
@@ -77,9 +82,10 @@ status outfile_commit(outfile *f, errmsg *e)
         if (linkat(AT_FDCWD, self, AT_FDCWD, f->temp, AT_SYMLINK_FOLLOW) != 0) return refuse(f, e);
         f->named = true;
     }
-    if (rename(f->temp, f->path) != 0) return refuse(f, e);
+    int fd = f->fd;
+    f->fd = -1;
+    if (close(fd) != 0 || rename(f->temp, f->path) != 0) return refuse(f, e); /* some disks say it now */
     f->named = false;
-    outfile_close(f);
     return ST_OK;
 }
 

@@ -132,20 +132,3 @@ void output_clean(char *text)
         if ((unsigned char)*text < 0x20 || *text == 0x7f) *text = '?';
     }
 }
-
-const char *output_bytes(char out[OUTPUT_BYTES_TEXT], uint64_t bytes)
-{
-    static const char *const unit[] = {"kB", "MB", "GB", "TB", "PB"};
-    if (bytes < 1000) {
-        snprintf(out, OUTPUT_BYTES_TEXT, "%" PRIu64 " bytes", bytes);
-        return out;
-    }
-    double value = (double)bytes / 1000;
-    int i = 0;
-    while (value >= 999.95 && i < 4) {
-        value /= 1000;
-        i++;
-    }
-    snprintf(out, OUTPUT_BYTES_TEXT, "%.1f %s", value, unit[i]);
-    return out;
-}

@@ -31,8 +31,4 @@ MUST_USE status input_read(const char *path, uint64_t max_bytes, char **out, uin
 /* A text that came from elsewhere, for a terminal: control bytes become '?'. In place. */
 void output_clean(char *text);
 
-/* "1.3 MB", "812 bytes"; powers of 1000. */
-#define OUTPUT_BYTES_TEXT 24
-const char *output_bytes(char out[OUTPUT_BYTES_TEXT], uint64_t bytes);
-
 #endif

@@ -1,4 +1,5 @@
 #include "coordinator/commands/progress.h"
+#include "common/amount.h"
 #include "common/clock.h"
 #include "coordinator/commands/output.h"
 
@@ -33,7 +34,7 @@ static void screen(const progress *p, uint32_t *rows, uint32_t *columns)
 static size_t draw_line(char *out, size_t bytes, const char *name, uint64_t done, uint64_t total,
                         uint32_t columns)
 {
-    char a[OUTPUT_BYTES_TEXT], b[OUTPUT_BYTES_TEXT], bar[BAR_MAX + 1], line[160];
+    char bar[BAR_MAX + 1], line[160];
     if (done > total) done = total;
     double share = total == 0 ? 0 : (double)done / (double)total;
     uint32_t width = columns > 60 ? BAR_MAX : 10, full = (uint32_t)(share * width);
@@ -43,7 +44,7 @@ static size_t draw_line(char *out, size_t bytes, const char *name, uint64_t done
     int n = snprintf(line, sizeof line, "%s  [%s] ", name, bar);
     n += total == 0 ? snprintf(line + n, sizeof line - (size_t)n, "starting")
                     : snprintf(line + n, sizeof line - (size_t)n, "%3.0f %%  %s of %s", share * 100,
-                               output_bytes(a, done), output_bytes(b, total));
+                               amount_said(done), amount_said(total));
     if (n > (int)columns - 1) n = (int)columns - 1;
     return (size_t)snprintf(out, bytes, "\r\033[K%.*s\n", n, line);
 }
@@ -67,7 +68,7 @@ static void draw(progress *p)
             done += p->done[i];
             total += p->total[i];
         }
-        snprintf(name, sizeof name, "loading %u stages", p->n_stages);
+        snprintf(name, sizeof name, "loading %u stage%s", p->n_stages, plural(p->n_stages));
         n += draw_line(text + n, sizeof text - n, name, done, total, columns);
         p->n_lines = 1;
     }

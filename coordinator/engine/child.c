@@ -58,7 +58,7 @@ status child_start(child *out, char *const argv[], const int *fds, uint32_t n_fd
     if (n == (ssize_t)sizeof error || out->pidfd < 0) {
         if (n != (ssize_t)sizeof error) error = errno;
         child_destroy(out);
-        return errmsg_set(e, ST_RESOURCES, "cannot start %s: %s", argv[0], strerror(error));
+        return errmsg_set(e, ST_RESOURCES, "cannot start %s: %s (--stage-program)", argv[0], strerror(error));
     }
     fcntl(out->pidfd, F_SETFD, FD_CLOEXEC);
     return ST_OK;

@@ -50,6 +50,29 @@ static status make_loan(pipeline *p, errmsg *e)
     return loan_create(&p->loan_fd, &at, e);
 }
 
+static const char *status_endpoint(char out[128], const pipeline *p)
+{
+    snprintf(out, 128, "ipc://%s/status", p->dir.path);
+    return out;
+}
+
+/* Whoever cleans up in /tmp takes the run directory too. What is connected stays so; the next stage and
+ * who asks for the status need it. */
+static status keep_rundir(pipeline *p, errmsg *e)
+{
+    char endpoint[128];
+    bool anew;
+    TRY(rundir_keep(&p->dir, &anew, e));
+    if (!anew) return ST_OK;
+    log_warn("the run directory %s was removed: made anew", p->dir.path);
+    for (uint32_t s = 0; s < p->n_stages; s++)
+        if (p->stage[s].process.pid != 0) rundir_note_process(&p->dir, p->stage[s].process.pid);
+    zmq_unbind(p->status_socket, status_endpoint(endpoint, p));
+    if (zmq_bind(p->status_socket, endpoint) != 0)
+        return errmsg_set(e, ST_RESOURCES, "cannot bind %s: %s", endpoint, zmq_strerror(zmq_errno()));
+    return ST_OK;
+}
+
 status launch_prepare(pipeline *p, errmsg *e)
 {
     char endpoint[128];
@@ -73,8 +96,7 @@ status launch_prepare(pipeline *p, errmsg *e)
     TRY(make_loan(p, e));
     p->zmq = zmq_ctx_new();
     if (p->zmq == NULL) return errmsg_set(e, ST_RESOURCES, "zeromq: %s", zmq_strerror(zmq_errno()));
-    snprintf(endpoint, sizeof endpoint, "ipc://%s/status", p->dir.path);
-    return make_socket(p, ZMQ_REP, endpoint, &p->status_socket, e);
+    return make_socket(p, ZMQ_REP, status_endpoint(endpoint, p), &p->status_socket, e);
 }
 
 static uint32_t add_fd(int *fds, uint32_t n, int fd)
@@ -107,6 +129,7 @@ status launch_one(pipeline *p, uint32_t s, errmsg *e)
     t->n_bad = 0;
     t->loaded_ns = 0;
     t->still_progress_ns = t->still_heartbeat_ns = t->broken_limit_ns = 0;
+    TRY(keep_rundir(p, e));
     snprintf(t->endpoint, sizeof t->endpoint, "ipc://%s/s%u.%u", p->dir.path, s, t->epoch);
     TRY(make_socket(p, ZMQ_PAIR, t->endpoint, &t->socket, e));
     char stage_text[12], epoch_text[12], death_text[12], block_text[12], log_text[12];

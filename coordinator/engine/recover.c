@@ -7,6 +7,7 @@
  * Everything is done a turn at a time, so that the engine goes on answering. A stage that is lost
  * meanwhile starts the barrier again: whoever was told anything since it was quiet is told to be quiet
  * again; a replacement that loads goes on loading. */
+#include "common/amount.h"
 #include "coordinator/engine/engine.h"
 
 #include "common/clock.h"
@@ -48,7 +49,7 @@ static status give_up(pipeline *p, uint32_t s, const errmsg *why, errmsg *e)
     }
     if (losses(p, &p->stage[s]) < n) return ST_OK;
     return errmsg_set(e, ST_STAGE_LOST, "%s; it was replaced %u time%s in %.0f s, as often as --restarts allows",
-                      why->text, n, n == 1 ? "" : "s", p->o.restart_window_ms / 1000.0);
+                      why->text, n, plural(n), p->o.restart_window_ms / 1000.0);
 }
 
 static status quiesce_others(pipeline *p, errmsg *e)
@@ -195,11 +196,11 @@ static void record(pipeline *p, uint32_t s, uint64_t now)
                                                                     .through = p->replay.through,
                                                                     .why = t->why};
     trace_recovery(p, s, now);
-    log_warn("%s%s%s; pid %d took its place after %.3f s (end %.3f, start %.3f, %llu rows again%s %.3f)",
+    log_warn("%s%s%s; pid %d took its place after %.3f s (end %.3f, start %.3f, %llu row%s again%s %.3f)",
              p->o.called != NULL ? p->o.called : "", p->o.called != NULL ? ", " : "", t->why.text, t->pid,
              seconds(t->lost_ns, now), seconds(t->lost_ns, t->reaped_ns),
              seconds(t->reaped_ns, p->attached_ns), (unsigned long long)p->replay.n_rows,
-             p->replay.through ? " through all stages" : "", seconds(p->attached_ns, now));
+             plural(p->replay.n_rows), p->replay.through ? " through all stages" : "", seconds(p->attached_ns, now));
 }
 
 static status resume(pipeline *p, errmsg *e)

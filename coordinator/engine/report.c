@@ -106,14 +106,23 @@ static const char *stage_word(const pipeline *p, uint32_t s, uint32_t state)
     return gone ? "lost" : stage_state_word(state);
 }
 
+/* Of the CUDA device that the stage was placed on, which it looked for by this name; NULL: another. */
+static const char *uuid_of(const pipeline *p, uint32_t s)
+{
+    const device_door *d = &p->plan.stage[s].device;
+    const gpu *g = d->kind == DEVICE_CUDA ? gpus_get(&p->gpus, d->index) : NULL;
+    return g != NULL ? g->uuid : NULL;
+}
+
 static json_t *stage_json(const pipeline *p, uint32_t s)
 {
     stage_snapshot t;
     report_stage(p, s, &t);
     double since_ns = (double)(now_ns() - slot_of(p, s)->first_start_ns);
     double busy = since_ns > 0 ? (double)t.busy_ns / since_ns : 0;
-    return json_pack("{s:i, s:i, s:s, s:s, s:i, s:[i,i], s:i, s:o, s:I, s:I, s:I, s:f, s:f, s:I, s:I, s:I, s:I, s:I}",
-                     "stage", (int)s, "pid", t.pid, "device", t.device, "state",
+    return json_pack("{s:i, s:i, s:s, s:s?, s:s, s:i, s:[i,i], s:i, s:o, s:I, s:I, s:I, s:f, s:f, s:I, s:I, s:I, "
+                     "s:I, s:I}",
+                     "stage", (int)s, "pid", t.pid, "device", t.device, "uuid", uuid_of(p, s), "state",
                      stage_word(p, s, t.state), "epoch", (int)t.epoch,
                      "layers", (int)p->plan.stage[s].layer_begin, (int)p->plan.stage[s].layer_end,
                      "restarts", (int)t.epoch - 1, "last_fault", text_json(t.last_fault),

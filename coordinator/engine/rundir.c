@@ -123,30 +123,59 @@ static void sweep(const char *base)
     if (d != NULL) closedir(d);
 }
 
+/* Make fresh, whose lock is held, and call it r->path: nobody sweeps a run that is starting. */
+static status make_locked(rundir *r, const char *fresh, errmsg *e)
+{
+    char lock[RUNDIR_PATH_MAX + 16];
+    if (mkdir(fresh, 0700) != 0)
+        return errmsg_set(e, ST_RESOURCES, "cannot make %s: %s (--run-dir)", fresh, strerror(errno));
+    snprintf(lock, sizeof lock, "%s/lock", fresh);
+    r->lock_fd = open(lock, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+    if (r->lock_fd < 0 || flock(r->lock_fd, LOCK_EX | LOCK_NB) != 0 || rename(fresh, r->path) != 0) {
+        status s = errmsg_set(e, ST_RESOURCES, "cannot lock %s: %s (--run-dir)", lock, strerror(errno));
+        if (r->lock_fd >= 0) close(r->lock_fd);
+        r->lock_fd = -1;
+        remove_dir(fresh);
+        return s;
+    }
+    return ST_OK;
+}
+
 status rundir_open(rundir *out, const char *base_given, errmsg *e)
 {
     static _Atomic unsigned counter;
-    char base[RUNDIR_PATH_MAX + 1], fresh[RUNDIR_PATH_MAX + 1], lock[RUNDIR_PATH_MAX + 16];
+    char base[RUNDIR_PATH_MAX + 1], fresh[RUNDIR_PATH_MAX + 1];
     *out = (rundir){.lock_fd = -1};
     TRY(rundir_base(base, base_given, e));
     TRY(check_base(base, e));
     sweep(base);
     unsigned n = counter++;
-    /* The name appears only once the lock is held: nobody sweeps a run that is starting. */
     snprintf(fresh, sizeof fresh, "%s/new-%d-%u", base, (int)getpid(), n);
     snprintf(out->path, sizeof out->path, "%s/run-%d-%u", base, (int)getpid(), n);
-    if (mkdir(fresh, 0700) != 0)
-        return errmsg_set(e, ST_RESOURCES, "cannot make %s: %s (--run-dir)", fresh, strerror(errno));
-    snprintf(lock, sizeof lock, "%s/lock", fresh);
-    out->lock_fd = open(lock, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
-    if (out->lock_fd < 0 || flock(out->lock_fd, LOCK_EX | LOCK_NB) != 0 ||
-        rename(fresh, out->path) != 0) {
-        status s = errmsg_set(e, ST_RESOURCES, "cannot lock %s: %s (--run-dir)", lock, strerror(errno));
-        if (out->lock_fd >= 0) close(out->lock_fd);
-        remove_dir(fresh);
-        *out = (rundir){.lock_fd = -1};
-        return s;
-    }
+    status s = make_locked(out, fresh, e);
+    if (s != ST_OK) *out = (rundir){.lock_fd = -1};
+    return s;
+}
+
+status rundir_keep(rundir *r, bool *anew, errmsg *e)
+{
+    char base[RUNDIR_PATH_MAX + 1], lock[RUNDIR_PATH_MAX + 16];
+    struct stat held, there;
+    snprintf(lock, sizeof lock, "%s/lock", r->path);
+    *anew = fstat(r->lock_fd, &held) != 0 || stat(lock, &there) != 0 || held.st_dev != there.st_dev ||
+            held.st_ino != there.st_ino;
+    if (!*anew) return ST_OK;
+    memcpy(base, r->path, sizeof base);
+    char *name = strrchr(base, '/');
+    *name++ = '\0';
+    TRY(check_base(base, e));
+    remove_dir(r->path);
+    char fresh[RUNDIR_PATH_MAX + 1];
+    snprintf(fresh, sizeof fresh, "%s/new%.*s", base, NAME_MAX_BYTES, name + strlen("run"));
+    rundir again = *r;
+    TRY(make_locked(&again, fresh, e));
+    close(r->lock_fd);
+    *r = again;
     return ST_OK;
 }
 

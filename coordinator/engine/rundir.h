@@ -10,6 +10,7 @@
 
 #include "common/status.h"
 
+#include <stdbool.h>
 #include <stdint.h>
 #include <sys/types.h>
 
@@ -27,6 +28,10 @@ MUST_USE status rundir_base(char out[RUNDIR_PATH_MAX + 1], const char *base, err
  * not ours, open to others, not writable, path too long. */
 MUST_USE status rundir_open(rundir *out, const char *base, errmsg *e);
 void rundir_close(rundir *r);
+
+/* A folder in /tmp may be cleaned while a run goes on: make our directory and its lock anew where they are
+ * gone; *anew says so, and nothing else is in it then. ST_RESOURCES as rundir_open. */
+MUST_USE status rundir_keep(rundir *r, bool *anew, errmsg *e);
 
 /* Remember that this run started the process. What cannot be written is not remembered. */
 void rundir_note_process(const rundir *r, pid_t pid);

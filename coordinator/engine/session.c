@@ -1,5 +1,6 @@
 /* The session half of the API: books kept under the pipeline's lock, requests handed to the engine.
  * Its KV is kvbooks.c's. */
+#include "common/amount.h"
 #include "coordinator/engine/kvbooks.h"
 
 #include <stdlib.h>
@@ -70,8 +71,8 @@ static status make_session(pipeline *p, const session_options *o, session **out,
 {
     uint32_t branch = free_branch(p);
     if (branch == p->plan.n_sessions) {
-        return errmsg_set(e, ST_RESOURCES, "%u sessions are open, as many as planned (--sessions)",
-                          p->plan.n_sessions);
+        return errmsg_set(e, ST_RESOURCES, "%u session%s open, as many as planned (--sessions)",
+                          p->plan.n_sessions, p->plan.n_sessions == 1 ? " is" : "s are");
     }
     session *s = calloc(1, sizeof *s);
     if (s != NULL) s->p = p;
@@ -217,8 +218,8 @@ static status submit(session *s, request *r, errmsg *e)
     TRY(check_tokens(p, r->tokens, r->n_tokens, e));
     if (r->n_tokens > p->plan.n_ctx - s->position) {
         return errmsg_set(e, ST_CONTEXT_FULL,
-                          "%llu tokens do not fit: the context holds %u, %llu are used (--ctx)",
-                          (unsigned long long)r->n_tokens, p->plan.n_ctx,
+                          "no room for %llu token%s: the context holds %u, %llu are used (--ctx)",
+                          (unsigned long long)r->n_tokens, plural(r->n_tokens), p->plan.n_ctx,
                           (unsigned long long)s->position);
     }
     memmove(&s->tokens[s->position], r->tokens, r->n_tokens * sizeof *r->tokens);

@@ -65,6 +65,7 @@ static status lost(pipeline *p, uint32_t s, errmsg *e)
     errmsg changed = {0};
     /* A file cut short under a mapping is a SIGBUS there. */
     const char *hint = "";
+    if (!t->hello && WIFEXITED(w)) hint = "; it had said nothing: is it a stage program? (--stage-program)";
     if (gguf_unchanged(p->file, &changed) != ST_OK) hint = "; its model file changed on disk";
     return errmsg_set(e, ST_STAGE_LOST, "stage %u (pid %d, layers %u-%u) was lost %s: %s%s", s,
                       t->pid, p->plan.stage[s].layer_begin,
@@ -148,8 +149,10 @@ static status moving(pipeline *p, uint32_t s, uint64_t elapsed_ns, errmsg *e)
     bool starved = atomic_load_explicit(&w->starved, memory_order_relaxed) != STARVED_NO;
     if (!has_work(p, s, w) || (starved && !starting)) t->still_progress_ns = still = 0;
 
-    if (t->hello && beat_still > hang_ns)
-        return standing(p, s, "has not answered", beat_still, hang_ns, "--hang-timeout", e);
+    /* What starts may stand still for as long as a start may: also its control thread. */
+    if (t->hello && beat_still > (starting ? limit_ns : hang_ns))
+        return standing(p, s, "has not answered", beat_still, starting ? limit_ns : hang_ns,
+                        starting ? "--start-timeout" : "--hang-timeout", e);
     if (still > limit_ns && starting)
         return standing(p, s, "did not start: no progress", still, limit_ns, "--start-timeout", e);
     if (still > limit_ns)

@@ -1,4 +1,5 @@
 #include "coordinator/gates/gate_kills.h"
+#include "common/amount.h"
 
 #include "common/clock.h"
 #include "coordinator/commands/random_tokens.h"
@@ -237,9 +238,9 @@ static int by_size(const void *a, const void *b)
 void kills_report(kills *k, gate_report *r)
 {
     uint32_t n_stages = pipeline_plan(k->p)->cuts.n_stages;
-    gate_report_note(r, "N=%u lost: %u by SIGKILL, %u by SIGSTOP, %u hung; of %u strikes %u while prompts "
+    gate_report_note(r, "N=%u lost: %u by SIGKILL, %u by SIGSTOP, %u hung; of %u strike%s %u while prompts "
                      "were primed, %u while drafts were verified", n_stages, k->n_kind[LOSS_KILL],
-                     k->n_kind[LOSS_STOP], k->n_kind[LOSS_HANG], k->n_strikes, k->n_primed, k->n_drafted);
+                     k->n_kind[LOSS_STOP], k->n_kind[LOSS_HANG], k->n_strikes, plural(k->n_strikes), k->n_primed, k->n_drafted);
     for (uint32_t m = 0; m < KILLS_SERIES; m++) {
         kills_series *s = &k->series[m];
         if (s->n == 0) continue;

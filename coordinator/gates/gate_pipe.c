@@ -1,4 +1,5 @@
 #include "coordinator/gates/gate_pipe.h"
+#include "common/amount.h"
 
 #include "common/clock.h"
 
@@ -122,7 +123,7 @@ static status no_cut(const gate_model *m, errmsg *e)
 {
     return errmsg_set(e, ST_USAGE,
                       "a model of %u layer%s has no legal cut: there is no pipeline to compare",
-                      m->n_layers, m->n_layers == 1 ? "" : "s");
+                      m->n_layers, plural(m->n_layers));
 }
 
 static status too_many(uint32_t n_stages, uint32_t n_legal, errmsg *e)

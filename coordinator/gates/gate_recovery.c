@@ -5,6 +5,7 @@
  * (gate_kills.h). Every walk is compared with the reference in every bit, so a token that is lost,
  * repeated or changed is red; and what was killed must have been replaced, with rows replayed. What it
  * took is reported as p50 and p99. */
+#include "common/amount.h"
 #include "common/clock.h"
 #include "coordinator/gates/gate_kills.h"
 
@@ -101,7 +102,7 @@ static void judge(work *w, uint64_t n_kills)
     pipeline_recoveries(w->p, from, r, RECOVERIES_KEPT);
     for (uint64_t i = from; i < n; i++) rows += r[i - from].replayed_rows;
     if (losses(w) < n_kills)
-        gate_arm_red(w->a, "%llu stages were lost, %llu were to be killed", (unsigned long long)losses(w),
+        gate_arm_red(w->a, "stages lost: %llu; to be killed: %llu", (unsigned long long)losses(w),
                      (unsigned long long)n_kills);
     if (rows == 0) gate_arm_red(w->a, "no row was replayed");
     draft_counts drafts;
@@ -159,7 +160,7 @@ static status arm_run(work *w, gate_arm *a, uint32_t n_stages, uint32_t n_kills,
     w->a = a;
     atomic_store(&w->stop, 0);
     for (uint32_t i = 0; i < STREAMS; i++) atomic_store(&w->n_walks[i], 0);
-    gate_arm_begin(a, "recovery", "%u kills", n_kills);
+    gate_arm_begin(a, "recovery", "%u kill%s", n_kills, plural(n_kills));
     TRY_DONE(s, arm_open(w, n_stages, fault_text, e));
     a->cuts = pipeline_plan(w->p)->cuts;
     s = kills_open(&k, w->p, &w->counts, &w->stop, n_kills, w->g->seed + n_stages, e);

@@ -1,4 +1,5 @@
 #include "coordinator/gates/gate_report.h"
+#include "common/amount.h"
 
 #include <inttypes.h>
 #include <jansson.h>
@@ -77,8 +78,10 @@ static void print_done(FILE *to, const gate_arm *a)
 {
     const char *between = "";
     if (a->n_rows > 0) {
-        fprintf(to, "%" PRIu64 " rows x %" PRIu64 " logits", a->n_rows, a->n_values / a->n_rows);
-        if (a->n_tokens > 0) fprintf(to, " and %" PRIu64 " tokens", a->n_tokens);
+        fprintf(to, "%" PRIu64 " row%s x %" PRIu64 " logits", a->n_rows, plural(a->n_rows),
+                a->n_values / a->n_rows);
+        if (a->n_tokens > 0)
+            fprintf(to, " and %" PRIu64 " token%s", a->n_tokens, plural(a->n_tokens));
         fputs(" equal", to);
         between = ", ";
     }
@@ -208,21 +211,23 @@ static void verdict_line(const gate_report *r, const char *gates, bool green)
 {
     if (r->n_canaries > 0) {
         if (green)
-            fprintf(r->to, "canary stayed green: %s: %u of %u breakages went unnoticed\n", gates,
-                    r->n_unnoticed, r->n_canaries);
+            fprintf(r->to, "canary stayed green: %s: %u of %u breakage%s went unnoticed\n", gates,
+                    r->n_unnoticed, r->n_canaries, plural(r->n_canaries));
         else
             fprintf(r->to, "red: %s: all %u canaries were noticed\n", gates, r->n_canaries);
         return;
     }
     fprintf(r->to, "1..%u\n", r->n_arms);
     if (!green) {
-        fprintf(r->to, "# red: %s: %u of %u arms\n", gates, r->n_red, r->n_arms);
+        fprintf(r->to, "# red: %s: %u of %u arm%s\n", gates, r->n_red, r->n_arms, plural(r->n_arms));
         return;
     }
     fprintf(r->to,
-            "# green: %s: %u arms, %" PRIu64 " logits equal in every bit, %" PRIu64
-            " crossings, %" PRIu64 " chunks walked, %" PRIu64 " overlaps, %" PRIu64 " probes\n",
-            gates, r->n_arms, r->n_values, r->crossings, r->chunks, r->overlaps, r->probes);
+            "# green: %s: %u arm%s, %" PRIu64 " logits equal in every bit, %" PRIu64
+            " crossing%s, %" PRIu64 " chunk%s walked, %" PRIu64 " overlap%s, %" PRIu64 " probe%s\n",
+            gates, r->n_arms, plural(r->n_arms), r->n_values, r->crossings, plural(r->crossings),
+            r->chunks, plural(r->chunks), r->overlaps, plural(r->overlaps), r->probes,
+            plural(r->probes));
 }
 
 int gate_report_verdict(gate_report *r, const char *gates)

@@ -1,4 +1,5 @@
 #include "coordinator/gates/gate_run.h"
+#include "common/amount.h"
 
 /* True: this status ends the whole gate; otherwise it is only the arm's red. */
 static bool ends_the_gate(status s)
@@ -18,7 +19,7 @@ status gate_arm_ended(gate_arm *a, status s, const errmsg *why, errmsg *e)
 status gate_arm_not_started(gate_arm *a, uint32_t n_stages, status s, const errmsg *why, errmsg *e)
 {
     if (ends_the_gate(s)) return errmsg_set(e, s, "%s", why->text);
-    gate_arm_red(a, "%u stages did not start: %s", n_stages, why->text);
+    gate_arm_red(a, "%u stage%s did not start: %s", n_stages, plural(n_stages), why->text);
     return ST_OK;
 }
 

@@ -2,6 +2,8 @@
 
 #include "coordinator/machine/inventory.h"
 
+#include <stdio.h>
+
 typedef struct {
     bool from_cuda, to_cuda, same; /* same: one GPU, also when it is written two ways */
     gpu_link link;
@@ -37,12 +39,46 @@ static const char *lacks(transport_kind t, const pair *p)
     return NULL;
 }
 
+/* "shm or auto": what can be asked for between these. */
+static const char *possible(char *out, size_t bytes, const pair *p)
+{
+    static const transport_kind kinds[] = {TRANSPORT_IPC, TRANSPORT_NCCL, TRANSPORT_HOST,
+                                           TRANSPORT_SHM};
+    size_t n = 0;
+    for (uint32_t i = 0; i < sizeof kinds / sizeof *kinds && n < bytes; i++) {
+        if (lacks(kinds[i], p) != NULL) continue;
+        n += (size_t)snprintf(out + n, bytes - n, "%s%s", n > 0 ? ", " : "",
+                              transport_word(kinds[i]));
+    }
+    if (n < bytes) snprintf(out + n, bytes - n, " or auto");
+    return out;
+}
+
+/* The boundary from stage s on cannot have t, which the door asks for. */
+static status refuse(const doors *d, door_id door, const pair *p, uint32_t s, const char *missing,
+                     errmsg *e)
+{
+    device_door cpu = {.kind = DEVICE_CPU};
+    char from[INVENTORY_DEVICE_TEXT], to[INVENTORY_DEVICE_TEXT], others[48];
+    inventory_device_text(from, d->n_devices > s + 1 ? d->device[s] : cpu);
+    inventory_device_text(to, d->n_devices > s + 1 ? d->device[s + 1] : cpu);
+    if (door == DOOR_SIGNAL)
+        return errmsg_set(e, ST_BAD_DOOR,
+                          "%s=%s is a signal of transport ipc, and boundary %u -> %u leads from %s to "
+                          "%s: %s; leave it out, or auto",
+                          doors_name(d, door), signal_word(d->signal), s, s + 1, from, to, missing);
+    return errmsg_set(e, ST_BAD_DOOR, "%s=%s: boundary %u -> %u leads from %s to %s: %s; there %s would do",
+                      doors_name(d, door), transport_word(d->transport), s, s + 1, from, to, missing,
+                      possible(others, sizeof others, p));
+}
+
 status boundaries_check(const doors *d, const gpu_list *gpus, errmsg *e)
 {
     bool by_signal = d->signal != SIGNAL_AUTO;
     transport_kind t = d->transport;
     if (by_signal && t != TRANSPORT_AUTO && t != TRANSPORT_IPC)
-        return errmsg_set(e, ST_BAD_DOOR, "%s=%s stands beside %s=%s, which has no choice of signals",
+        return errmsg_set(e, ST_BAD_DOOR, "%s=%s stands beside %s=%s, which has no choice of signals; leave "
+                          "one of them out",
                           doors_name(d, DOOR_SIGNAL), signal_word(d->signal),
                           doors_name(d, DOOR_TRANSPORT), transport_word(t));
     if (by_signal) t = TRANSPORT_IPC;
@@ -53,16 +89,13 @@ status boundaries_check(const doors *d, const gpu_list *gpus, errmsg *e)
         device_door from = d->n_devices > s + 1 ? d->device[s] : cpu;
         device_door to = d->n_devices > s + 1 ? d->device[s + 1] : cpu;
         pair p = pair_of(gpus, from, to);
-        char from_text[INVENTORY_DEVICE_TEXT], to_text[INVENTORY_DEVICE_TEXT];
         const char *missing = lacks(t, &p);
-        if (missing == NULL) continue;
-        return errmsg_set(e, ST_BAD_DOOR, "%s=%s: boundary %u -> %u leads from %s to %s: %s",
-                          doors_name(d, door), word, s, s + 1,
-                          inventory_device_text(from_text, from),
-                          inventory_device_text(to_text, to), missing);
+        if (missing != NULL) return refuse(d, door, &p, s, missing, e);
     }
     if (t != TRANSPORT_AUTO && t != TRANSPORT_SHM && !inventory_has_cuda())
-        return errmsg_set(e, ST_BAD_DOOR, "%s=%s: this build has no CUDA backend",
+        return errmsg_set(e, ST_BAD_DOOR,
+                          "%s=%s needs CUDA devices and this build has no CUDA backend; leave it out, or "
+                          "auto",
                           doors_name(d, door), word);
     return ST_OK;
 }

@@ -260,15 +260,16 @@ status inventory_check_devices(const doors *d, const gpu_list *gpus, errmsg *e)
                                why.text);
                 continue;
             }
-            s = errmsg_set(e, ST_RESOURCES, "%s: stage %u on device %u: %s; devices here: %s",
+            s = errmsg_set(e, ST_RESOURCES, "%s: stage %u on cuda:%u: %s; devices here: %s; rule: %s",
                            doors_name(d, DOOR_DEVICES), i, device.index,
                            inventory_has_cuda() ? "no such CUDA device"
                                                 : "this build has no CUDA backend",
-                           there);
+                           there, doors_table(NULL)[DOOR_DEVICES].rule);
         } else if (!has_node(v, device.index)) {
             s = errmsg_set(e, ST_RESOURCES,
-                           "%s: stage %u on cpu:%u: no such NUMA node; devices here: %s",
-                           doors_name(d, DOOR_DEVICES), i, device.index, there);
+                           "%s: stage %u on cpu:%u: no such NUMA node; devices here: %s; rule: %s",
+                           doors_name(d, DOOR_DEVICES), i, device.index, there,
+                           doors_table(NULL)[DOOR_DEVICES].rule);
         }
     }
 done:

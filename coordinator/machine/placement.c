@@ -1,4 +1,5 @@
 #include "coordinator/machine/placement.h"
+#include "common/amount.h"
 
 #include "common/log.h"
 #include "coordinator/machine/boundaries.h"
@@ -125,7 +126,6 @@ uint64_t placement_gpu_bytes(const plan *p, const gpu_list *gpus, uint32_t ordin
 
 status placement_fits(const plan *p, const gpu_list *gpus, errmsg *e)
 {
-    const double gb = 1e9;
     for (uint32_t i = 0; i < gpus->n; i++) {
         const gpu *g = &gpus->at[i];
         uint64_t need = placement_gpu_bytes(p, gpus, g->ordinal), kv = 0;
@@ -145,11 +145,11 @@ status placement_fits(const plan *p, const gpu_list *gpus, errmsg *e)
             if (n_ctx > 0) snprintf(fits, sizeof fits, "--ctx %u would", n_ctx);
         }
         return errmsg_set(e, ST_RESOURCES,
-                          "cuda:%u has %.2f GB free and stage%s %s need%s %.2f GB there (KV "
-                          "%.2f): that does not fit; %s",
-                          g->ordinal, (double)g->memory_free_bytes / gb,
+                          "cuda:%u has %s free and stage%s %s need%s %s there (KV %s): that does not "
+                          "fit; %s",
+                          g->ordinal, amount_said(g->memory_free_bytes),
                           strchr(stages, ',') != NULL ? "s" : "", stages,
-                          strchr(stages, ',') != NULL ? "" : "s", (double)need / gb, (double)kv / gb,
+                          strchr(stages, ',') != NULL ? "" : "s", amount_said(need), amount_said(kv),
                           fits);
     }
     return ST_OK;

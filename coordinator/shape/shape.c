@@ -1,4 +1,5 @@
 #include "coordinator/shape/shape.h"
+#include "common/amount.h"
 
 #include "common/clock.h"
 #include "common/doortext.h"
@@ -22,30 +23,37 @@
 
 #define N_CTX_DEFAULT 131072u
 
-/* Published configurations of Llama 3.1 and 3.2. */
+/* Published configurations of Llama 3.1 and 3.2, Qwen3 and Gemma 3 (its positions unstretched). */
 static const struct {
-    const char *name;
-    uint32_t n_layers, n_embd, n_ff, n_heads, n_kv_heads, n_vocab;
+    const char *name, *arch;
+    uint32_t n_layers, n_embd, n_ff, n_heads, n_kv_heads;
+    uint32_t n_head; /* 0: n_embd / n_heads */
+    uint32_t n_vocab, window;
     bool tied;
 } known[] = {
-    {"1b", 16, 2048, 8192, 32, 8, 128256, true},
-    {"3b", 28, 3072, 8192, 24, 8, 128256, true},
-    {"8b", 32, 4096, 14336, 32, 8, 128256, false},
-    {"70b", 80, 8192, 28672, 64, 8, 128256, false},
-    {"405b", 126, 16384, 53248, 128, 8, 128256, false},
+    {"1b", "llama", 16, 2048, 8192, 32, 8, 0, 128256, 0, true},
+    {"3b", "llama", 28, 3072, 8192, 24, 8, 0, 128256, 0, true},
+    {"8b", "llama", 32, 4096, 14336, 32, 8, 0, 128256, 0, false},
+    {"70b", "llama", 80, 8192, 28672, 64, 8, 0, 128256, 0, false},
+    {"405b", "llama", 126, 16384, 53248, 128, 8, 0, 128256, 0, false},
+    {"qwen3-4b", "qwen3", 36, 2560, 9728, 32, 8, 128, 151936, 0, true},
+    {"gemma3-4b", "gemma3", 34, 2560, 10240, 8, 4, 256, 262208, 1024, true},
 };
 #define COUNT(a)    (sizeof(a) / sizeof *(a))
-#define KNOWN_NAMES "1b, 3b, 8b, 70b, 405b"
+#define KNOWN_NAMES "1b, 3b, 8b, 70b, 405b, qwen3-4b, gemma3-4b"
 
 static bool take_known(shape *s, const char *item, size_t n)
 {
     for (size_t i = 0; i < COUNT(known); i++) {
         if (!doortext_is(item, n, known[i].name)) continue;
-        *s = (shape){.n_layers = known[i].n_layers,
+        *s = (shape){.arch = known[i].arch,
+                     .window = known[i].window,
+                     .n_layers = known[i].n_layers,
                      .n_embd = known[i].n_embd,
                      .n_ff = known[i].n_ff,
                      .n_heads = known[i].n_heads,
                      .n_kv_heads = known[i].n_kv_heads,
+                     .n_head = known[i].n_head,
                      .n_vocab = known[i].n_vocab,
                      .tied = known[i].tied};
         return true;
@@ -159,15 +167,16 @@ static status take_type(shape *s, const char *type, errmsg *e)
             at += (size_t)snprintf(names + at, sizeof names - at, "%s%s", at > 0 ? ", " : "",
                                    info->name);
     }
-    return errmsg_set(e, ST_USAGE, "--type '%.40s' is none that this build multiplies: %s", type,
-                      names);
+    char quoted[DOORTEXT_QUOTE_BYTES];
+    return errmsg_set(e, ST_USAGE, "--type=%s is none that this build multiplies; rule: %s",
+                      doortext_quote(quoted, type, strlen(type)), names);
 }
 
 status shape_parse(shape *out, const char *text, const char *type, errmsg *e)
 {
     const char *at = text, *item;
     size_t n;
-    *out = (shape){0};
+    *out = (shape){.arch = "llama"};
     for (bool first = true; doortext_next(&at, ',', &item, &n); first = false) {
         if (first && take_known(out, item, n)) continue;
         TRY(take_pair(out, item, n, e));
@@ -185,23 +194,52 @@ status shape_parse(shape *out, const char *text, const char *type, errmsg *e)
 /* --- the file -----------------------------------------------------------------------------------
  */
 
+/* A key of the architecture's own. */
+static void write_u32(gguf_write *w, const shape *s, const char *suffix, uint32_t value)
+{
+    char key[GGUF_NAME_BYTES];
+    snprintf(key, sizeof key, "%s.%s", s->arch, suffix);
+    gguf_write_u32(w, key, value);
+}
+
+static void write_f32(gguf_write *w, const shape *s, const char *suffix, float value)
+{
+    char key[GGUF_NAME_BYTES];
+    snprintf(key, sizeof key, "%s.%s", s->arch, suffix);
+    gguf_write_f32(w, key, value);
+}
+
+static bool is_llama(const shape *s)
+{
+    return strcmp(s->arch, "llama") == 0;
+}
+
 static void write_keys(gguf_write *w, const shape *s)
 {
-    gguf_write_text(w, "general.architecture", "llama");
+    gguf_write_text(w, "general.architecture", s->arch);
     gguf_write_text(w, "general.name", s->name);
-    gguf_write_u32(w, "llama.block_count", s->n_layers);
-    gguf_write_u32(w, "llama.context_length", s->n_ctx_train);
-    gguf_write_u32(w, "llama.embedding_length", s->n_embd);
-    gguf_write_u32(w, "llama.feed_forward_length", s->n_ff);
-    gguf_write_u32(w, "llama.attention.head_count", s->n_heads);
-    gguf_write_u32(w, "llama.attention.head_count_kv", s->n_kv_heads);
-    gguf_write_u32(w, "llama.attention.key_length", s->n_head);
-    gguf_write_u32(w, "llama.attention.value_length", s->n_head);
-    gguf_write_u32(w, "llama.rope.dimension_count", s->n_head);
-    gguf_write_u32(w, "llama.vocab_size", s->n_vocab);
-    gguf_write_f32(w, "llama.rope.freq_base", 500000.0f);
-    gguf_write_f32(w, "llama.attention.layer_norm_rms_epsilon", 1e-5f);
+    write_u32(w, s, "block_count", s->n_layers);
+    write_u32(w, s, "context_length", s->n_ctx_train);
+    write_u32(w, s, "embedding_length", s->n_embd);
+    write_u32(w, s, "feed_forward_length", s->n_ff);
+    write_u32(w, s, "attention.head_count", s->n_heads);
+    write_u32(w, s, "attention.head_count_kv", s->n_kv_heads);
+    write_u32(w, s, "attention.key_length", s->n_head);
+    write_u32(w, s, "attention.value_length", s->n_head);
+    if (s->window != 0) write_u32(w, s, "attention.sliding_window", s->window);
+    write_u32(w, s, "rope.dimension_count", s->n_head);
+    write_u32(w, s, "vocab_size", s->n_vocab);
+    write_f32(w, s, "rope.freq_base", is_llama(s) ? 500000.0f : 1000000.0f);
+    write_f32(w, s, "attention.layer_norm_rms_epsilon", is_llama(s) ? 1e-5f : 1e-6f);
     gguf_write_text(w, "tokenizer.ggml.model", "no_vocab");
+}
+
+/* What some architectures have: norms of heads, norms after a block. */
+enum { HEAD_NORM = 1, POST_NORM = 2 };
+
+static int norms_of(const shape *s)
+{
+    return is_llama(s) ? 0 : strcmp(s->arch, "gemma3") == 0 ? HEAD_NORM | POST_NORM : HEAD_NORM;
 }
 
 static void write_layer(gguf_write *w, const shape *s, uint32_t il)
@@ -210,15 +248,25 @@ static void write_layer(gguf_write *w, const shape *s, uint32_t il)
     const struct {
         const char *name;
         uint64_t row, rows; /* rows 0: a vector */
+        int norm;           /* 0: of every architecture */
     } list[] = {
-        {"attn_norm", s->n_embd, 0},      {"attn_q", s->n_embd, q},
-        {"attn_k", s->n_embd, kv},        {"attn_v", s->n_embd, kv},
-        {"attn_output", q, s->n_embd},    {"ffn_norm", s->n_embd, 0},
-        {"ffn_gate", s->n_embd, s->n_ff}, {"ffn_up", s->n_embd, s->n_ff},
-        {"ffn_down", s->n_ff, s->n_embd},
+        {"attn_norm", s->n_embd, 0, 0},
+        {"attn_q", s->n_embd, q, 0},
+        {"attn_k", s->n_embd, kv, 0},
+        {"attn_v", s->n_embd, kv, 0},
+        {"attn_q_norm", s->n_head, 0, HEAD_NORM},
+        {"attn_k_norm", s->n_head, 0, HEAD_NORM},
+        {"attn_output", q, s->n_embd, 0},
+        {"post_attention_norm", s->n_embd, 0, POST_NORM},
+        {"ffn_norm", s->n_embd, 0, 0},
+        {"ffn_gate", s->n_embd, s->n_ff, 0},
+        {"ffn_up", s->n_embd, s->n_ff, 0},
+        {"ffn_down", s->n_ff, s->n_embd, 0},
+        {"post_ffw_norm", s->n_embd, 0, POST_NORM},
     };
     for (size_t i = 0; i < COUNT(list); i++) {
         char name[GGUF_NAME_BYTES];
+        if (list[i].norm != 0 && (norms_of(s) & list[i].norm) == 0) continue;
         snprintf(name, sizeof name, "blk.%u.%s.weight", il, list[i].name);
         gguf_write_tensor(w, name, list[i].rows == 0 ? DT_F32 : s->type, list[i].row, list[i].rows);
     }
@@ -230,8 +278,8 @@ static status make_file(int *fd, const gguf_write *w, errmsg *e)
     int f = memfd_create("memra-pp-shape", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     if (f < 0 || ftruncate(f, (off_t)bytes) != 0 || pwrite(f, w->bytes, w->n, 0) != (ssize_t)w->n ||
         fcntl(f, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
-        status s = errmsg_set(e, ST_RESOURCES, "cannot make a file of %llu bytes in memory: %s",
-                              (unsigned long long)bytes, strerror(errno));
+        status s = errmsg_set(e, ST_RESOURCES, "cannot make a file of %s in memory: %s",
+                              amount_said(bytes), strerror(errno));
         if (f >= 0) close(f);
         return s;
     }
@@ -301,13 +349,12 @@ status shape_ready(const shape_options *o, const common_options *c, errmsg *e)
 {
     if (o == NULL || o->text == NULL) return ST_OK;
     TRY(check_memory(c, e));
-    char size[OUTPUT_BYTES_TEXT];
     struct stat st = {0};
     uint64_t begin = now_ns();
     TRY(shape_fill(c->model_fd, &o->shape, 0, &interrupted, e));
     (void)fstat(c->model_fd, &st);
     log_info("%s: %s in memory, made in %.1f s", o->shape.name,
-             output_bytes(size, (uint64_t)st.st_size),
+             amount_said((uint64_t)st.st_size),
              (double)(now_ns() - begin) / (double)NS_PER_S);
     return ST_OK;
 }

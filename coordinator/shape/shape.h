@@ -1,8 +1,9 @@
 /* shape.h - a model of random weights, made in memory: sizing and speed before anything is
  * downloaded.
  *
- * A shape is a llama model without a vocabulary of texts: "8b", "8b,layers=4", or spelled out,
- * "layers=16,embd=2048,ff=8192,heads=32,kv-heads=8,head=64,vocab=128256". Its file is a memfd that
+ * A shape is a model without a vocabulary of texts: "8b", "8b,layers=4", or spelled out,
+ * "layers=16,embd=2048,ff=8192,heads=32,kv-heads=8,head=64,vocab=128256", which is a llama model; the
+ * names of other architectures begin with them ("gemma3-4b"). Its file is a memfd that
  * has what a real file has (header, directory, data in the stored form of its type), so that plan,
  * coordinator and stages read it as they read any other. shape_open makes it sparse: a header and
  * holes, whatever its size; shape_fill gives the holes their values.
@@ -18,7 +19,9 @@
 #define SHAPE_NAME_BYTES 96
 
 typedef struct {
+    const char *arch; /* static */
     uint32_t n_layers, n_embd, n_ff, n_heads, n_kv_heads, n_head, n_vocab, n_ctx_train;
+    uint32_t window;  /* of gemma3's local layers; 0: there are none */
     bool tied;
     dtype type; /* of the matrices; norms are F32 */
     uint64_t seed;
@@ -38,7 +41,8 @@ typedef struct {
      OPTION_TEXT,                                                                                  \
      "SHAPE",                                                                                      \
      "instead of a file a model of random weights, made in memory. 1b, 3b, 8b, 70b "               \
-     "and 405b are the llama 3 ones; \"8b,layers=4\" changes one; spelled out: "                   \
+     "and 405b are the llama 3 ones, qwen3-4b and gemma3-4b are others; \"8b,layers=4\" "          \
+     "changes one; spelled out, a llama: "                                                         \
      "layers=,embd=,ff=,heads=,vocab= and, if wanted, kv-heads= (heads), "                         \
      "head= (embd/heads), tied= (0), ctx= (131072), seed= (1)",                                    \
      &(o).text,                                                                                    \

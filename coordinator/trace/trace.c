@@ -74,7 +74,7 @@ static void flush(trace *t)
     t->text.n = 0;
     t->n_bytes += n;
     if (ok) return;
-    log_warn("--trace %s: %s; the trace ends here, the run goes on", t->path,
+    log_warn("--trace %s: %s; the trace ends here, the run goes on (exit code 4 in the end)", t->path,
              t->text.failed ? "no memory" : strerror(errno));
     close(t->fd);
     t->fd = -1;
@@ -175,9 +175,9 @@ status trace_open(trace **out, const char *path, errmsg *e)
     return ST_OK;
 }
 
-void trace_close(trace *t)
+bool trace_close(trace *t)
 {
-    if (t == NULL) return;
+    if (t == NULL) return true;
     pthread_mutex_lock(&t->lock);
     CHECK(t->runs == NULL);
     t->closing = true;
@@ -185,7 +185,9 @@ void trace_close(trace *t)
     pthread_mutex_unlock(&t->lock);
     pthread_join(t->thread, NULL);
     flush(t);
+    bool whole = t->fd >= 0;
     release(t);
+    return whole;
 }
 
 /* --- one pipeline ------------------------------------------------------------------------------------ */

@@ -16,7 +16,8 @@
  * them with one write each time, which also ends the document anew, so that the file is whole when this
  * process is killed at any time but that of a write. Memory is bounded by the rings and that buffer;
  * the file grows by some 150 bytes an event. Events that did not fit into a ring are counted in the
- * track that lacks them. A disk that is full ends the trace with a warning, not the run. */
+ * track that lacks them. A disk that is full ends the trace with a warning, not the run: it
+ * goes on, and exits with 4 if nothing else is wrong. */
 #ifndef COORDINATOR_TRACE_H
 #define COORDINATOR_TRACE_H
 
@@ -30,8 +31,9 @@ typedef struct trace_run trace_run;
  * cannot be written, or is no regular file; no memory or thread. *out is NULL then. */
 MUST_USE status trace_open(trace **out, const char *path, errmsg *e);
 
-/* Write what is left and close the file; every run has ended. NULL is legal. */
-void trace_close(trace *t);
+/* Write what is left and close the file; every run has ended. False: the trace is not whole, which was
+ * said when it happened. NULL is legal: true. */
+MUST_USE bool trace_close(trace *t);
 
 /* One pipeline. *fd, the rings' memory for the stages, is the run's. model: a name for people.
  * ST_RESOURCES; *out is NULL then. Any thread. */

@@ -1,5 +1,6 @@
 /* Every event is made as a JSON value by the library and put behind a comma; the first thing in a file
  * is a name, so that only it has none before it. */
+#include "common/amount.h"
 #include "coordinator/trace/trace_impl.h"
 
 #include "common/clock.h"
@@ -43,7 +44,7 @@ void trace_json_names(trace_text *out, const trace_run *r, const char *model)
 {
     const uint32_t n = r->plan.cuts.n_stages;
     char name[160], device[INVENTORY_DEVICE_TEXT];
-    snprintf(name, sizeof name, "%.100s, %u stage%s", model, n, n == 1 ? "" : "s");
+    snprintf(name, sizeof name, "%.100s, %u stage%s", model, n, plural(n));
     put_name(out, r, "process_name", 0, name, r->pid == 1);
     for (uint32_t s = 0; s < n; s++) {
         const stage_plan *sp = &r->plan.stage[s];

@@ -1,5 +1,6 @@
 /* The cpu table: device, memory, queue and events. The ops are in ops.c and kv.c. */
 #include "kernels/cpu/device.h"
+#include "common/amount.h"
 
 #include "kernels/cpu/loan.h"
 #include "kernels/cpu/memory.h"
@@ -51,7 +52,7 @@ static status device_open(backend_device **out, const device_spec *s, errmsg *e)
     TRY_DONE(st, memory_alloc(&fixed, FIXED_BYTES, e));
     d->fixed = fixed;
     int n = snprintf(d->name, sizeof d->name, "cpu %s, %u thread%s", isa->name, s->n_threads,
-                     s->n_threads == 1 ? "" : "s");
+                     plural(s->n_threads));
     if (d->node != NULL)
         snprintf(d->name + n, sizeof d->name - (size_t)n, ", node %u", s->numa_node);
     *out = d;
@@ -115,7 +116,7 @@ static status host_alloc(backend_device *d, void **out, uint64_t bytes, errmsg *
     (void)d;
     *out = calloc(1, bytes > 0 ? bytes : 1);
     if (*out != NULL) return ST_OK;
-    return errmsg_set(e, ST_RESOURCES, "cpu: no memory for %llu bytes", (unsigned long long)bytes);
+    return errmsg_set(e, ST_RESOURCES, "cpu: no memory for %s", amount_said(bytes));
 }
 
 static void host_free(backend_device *d, void *host)

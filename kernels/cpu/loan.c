@@ -1,5 +1,6 @@
 /* A pool that is lent is a piece of the loan's memfd; whoever borrows maps the same piece. */
 #include "kernels/cpu/loan.h"
+#include "common/amount.h"
 
 #include "kernels/cpu/device.h"
 
@@ -13,8 +14,8 @@ static status map_piece(dev_ptr *out, uint64_t bytes, const loan_place *at, errm
     if (bytes == 0) return ST_OK;
     void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, at->fd, (off_t)at->offset);
     if (p == MAP_FAILED)
-        return errmsg_set(e, ST_RESOURCES, "cpu: cannot map %llu shared bytes: %s",
-                          (unsigned long long)bytes, strerror(errno));
+        return errmsg_set(e, ST_RESOURCES, "cpu: cannot map %s of shared memory: %s",
+                          amount_said(bytes), strerror(errno));
     out->addr = (uintptr_t)p;
     return ST_OK;
 }

@@ -1,6 +1,7 @@
 /* Large pieces are mappings of their own (zero without being written, huge pages where the kernel
  * gives them); small ones come from the allocator, which also lets AddressSanitizer watch them. */
 #include "kernels/cpu/memory.h"
+#include "common/amount.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -30,17 +31,15 @@ static uint64_t available_bytes(void)
 
 static status refuse(uint64_t bytes, uint64_t available, int error, errmsg *e)
 {
-    double mib = (double)bytes / 0x1p20;
     struct rlimit limit;
     if (getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY)
         return errmsg_set(e, ST_RESOURCES,
-                          "cpu: cannot allocate %" PRIu64 " bytes (%.1f MiB): %s; this process is "
-                          "limited to %" PRIu64 " bytes of address space (ulimit -v)",
-                          bytes, mib, strerror(error), (uint64_t)limit.rlim_cur);
+                          "cpu: cannot allocate %s: %s; this process is limited to %s of address "
+                          "space (ulimit -v)",
+                          amount_said(bytes), strerror(error), amount_said(limit.rlim_cur));
     return errmsg_set(e, ST_RESOURCES,
-                      "cpu: cannot allocate %" PRIu64 " bytes (%.1f MiB): %s; the machine has "
-                      "%.1f MiB available",
-                      bytes, mib, strerror(error), (double)available / 0x1p20);
+                      "cpu: cannot allocate %s: %s; the machine has %s available",
+                      amount_said(bytes), strerror(error), amount_said(available));
 }
 
 status memory_alloc(void **out, uint64_t bytes, errmsg *e)

@@ -7,18 +7,9 @@
 #ifndef KERNELS_CUDA_ATTENTION_CELL_CUH
 #define KERNELS_CUDA_ATTENTION_CELL_CUH
 
-#include "kernels/cuda/common.cuh"
+#include "kernels/cuda/attention_runs.cuh"
 
-static constexpr uint32_t CELL = 256, QUERIES = 8, BLOCK_KEYS = 64; // queries of a block, at most
-
-struct attention_args {
-    float *out;
-    const float *x;
-    cuda_kv kv;
-    uint32_t n_heads, window, n_rows, n_cells, heads_per_block, n_sub, rows_per_block;
-    float scale;
-    float *partial; // [n_rows, n_heads, n_cells, n_head + 2]: m, l, o
-};
+static constexpr uint32_t QUERIES = 8; // of a block, at most
 
 template <typename T> __device__ __forceinline__ float to_f32(T v);
 template <> __device__ __forceinline__ float to_f32(float v)
@@ -112,8 +103,7 @@ static __device__ void add_values(const attention_args &a, block_state &b, float
             uint32_t q = q0 + lanes * i;
             if (q >= n_queries || b.last[q] / CELL < cell || b.first[q] / CELL > cell) continue;
             if (a.n_cells > 0) {
-                uint64_t at = ((uint64_t)b.row[q] * a.n_heads + b.head[q]) * a.n_cells + cell;
-                a.partial[at * (n + 2) + 2 + d] = acc[i];
+                partial_at(a, b.row[q], b.head[q], cell)[2 + d] = acc[i];
             } else {
                 float *to = &o[q * n + d];
                 *to = b.any[q] ? __fmaf_rn(acc[i], b.wb[q], __fmul_rn(*to, b.wa[q])) : acc[i];
@@ -172,9 +162,9 @@ static __device__ void weigh(const attention_args &a, block_state &b, const floa
         b.cell_l[q] = l;
         bool in = b.last[q] / CELL >= cell && b.first[q] / CELL <= cell;
         if (in && a.n_cells > 0) {
-            uint64_t at = ((uint64_t)b.row[q] * a.n_heads + b.head[q]) * a.n_cells + cell;
-            a.partial[at * (n + 2)] = b.cell_m[q];
-            a.partial[at * (n + 2) + 1] = l;
+            float *to = partial_at(a, b.row[q], b.head[q], cell);
+            to[0] = b.cell_m[q];
+            to[1] = l;
         } else if (in && b.any[q]) {
             float m = fmaxf(b.m[q], b.cell_m[q]);
             b.wa[q] = exp_f32(__fsub_rn(b.m[q], m));
@@ -201,7 +191,7 @@ static __device__ void serve(const attention_args &a, block_state &b, float *qs,
         uint32_t q = threadIdx.x, r = r0 + q / n_heads, p = a.kv.position[r];
         b.row[q] = r;
         b.head[q] = head0 + q % n_heads;
-        b.first[q] = a.window != 0 && p >= a.window ? p + 1 - a.window : 0;
+        b.first[q] = first_seen(a, p);
         b.last[q] = p;
         b.any[q] = false;
     }
@@ -216,20 +206,8 @@ static __device__ void serve(const attention_args &a, block_state &b, float *qs,
         qs[i] =
             q < n_queries ? a.x[((uint64_t)b.row[q] * a.n_heads + b.head[q]) * n + i % n] : 0.0f;
     }
-    const uint32_t *table = a.kv.tables + a.kv.table[r0];
     uint64_t head_at = (uint64_t)kv_head * BLOCK_KEYS * n;
-    uint32_t cell = first / CELL, step = 1;
-    if (a.n_cells > 0) {
-        step = gridDim.z;
-        cell += (blockIdx.z + step - cell % step) % step;
-    }
-    for (; cell <= last / CELL; cell += step) {
-        uint32_t begin = max(first, cell * CELL), end = min(last + 1, (cell + 1) * CELL);
-        if (threadIdx.x < CELL / BLOCK_KEYS) {
-            uint32_t p = cell * CELL + threadIdx.x * BLOCK_KEYS;
-            if (p + BLOCK_KEYS > begin && p < end) b.block[threadIdx.x] = table[p / BLOCK_KEYS];
-        }
-        __syncthreads();
+    for_cells(a, r0, first, last, b.block, [&](uint32_t cell, uint32_t begin, uint32_t end) {
         weigh(a, b, qs, (const T *)a.kv.k, head_at, cell, begin, end, n_queries);
         add_values(a, b, o, (const T *)a.kv.v, head_at, cell, begin, end, n_queries);
         __syncthreads();
@@ -237,70 +215,19 @@ static __device__ void serve(const attention_args &a, block_state &b, float *qs,
             uint32_t q = threadIdx.x;
             if (b.last[q] / CELL >= cell && b.first[q] / CELL <= cell) b.any[q] = true;
         }
-    }
+    });
     if (a.n_cells > 0) return;
     __syncthreads();
-    for (uint32_t i = threadIdx.x; i < n_queries * n; i += 256) {
-        uint32_t q = i / n;
-        a.out[((uint64_t)b.row[q] * a.n_heads + b.head[q]) * n + i % n] = __fdiv_rn(o[i], b.l[q]);
-    }
+    put_quotients(a, b.row, b.head, o, b.l, n_queries);
 }
 
-// The block's rows, run by run of one table.
 template <typename T>
 static __device__ void attention_block(const attention_args &a, block_state &b, float *floats)
 {
-    uint32_t n = a.kv.n_head, group = a.n_heads / a.kv.n_kv_heads;
-    uint32_t kv_head = blockIdx.y / a.n_sub, sub = blockIdx.y % a.n_sub;
-    uint32_t head0 = kv_head * group + sub * a.heads_per_block;
-    uint32_t n_heads = min(a.heads_per_block, group - sub * a.heads_per_block);
-    uint32_t r0 = blockIdx.x * a.rows_per_block, end = min(r0 + a.rows_per_block, a.n_rows);
-    while (r0 < end) {
-        uint32_t r1 = r0 + 1;
-        if (a.kv.live[r0] != 0) {
-            while (r1 < end && a.kv.live[r1] != 0 && a.kv.table[r1] == a.kv.table[r0])
-                r1++;
-            serve<T>(a, b, floats, floats + QUERIES * n, r0, r1, kv_head, head0, n_heads);
-        } else if (a.n_cells == 0) { // unused, but never left over
-            for (uint32_t i = threadIdx.x; i < n_heads * n; i += 256)
-                a.out[((uint64_t)r0 * a.n_heads + head0) * n + i] = 0.0f;
-        }
-        r0 = r1;
-    }
+    for_runs(a, [&](uint32_t r0, uint32_t r1, uint32_t kv_head, uint32_t head0, uint32_t n_heads) {
+        serve<T>(a, b, floats, floats + QUERIES * a.kv.n_head, r0, r1, kv_head, head0, n_heads);
+    });
 }
-
-static inline void attention_shape(attention_args *a, uint32_t n_queries)
-{
-    uint32_t group = a->n_heads / a->kv.n_kv_heads;
-    a->heads_per_block = min(group, n_queries);
-    a->n_sub = (group + a->heads_per_block - 1) / a->heads_per_block;
-    a->rows_per_block = n_queries / a->heads_per_block;
-}
-
-static inline attention_args attention_args_of(float *out, const float *x, const cuda_kv *kv,
-                                               uint32_t n_heads, float scale, uint32_t window,
-                                               uint32_t n_rows, uint32_t n_queries)
-{
-    attention_args a = {};
-    a.out = out;
-    a.x = x;
-    a.kv = *kv;
-    a.n_heads = n_heads;
-    a.window = window;
-    a.n_rows = n_rows;
-    a.scale = scale;
-    attention_shape(&a, n_queries);
-    return a;
-}
-
-static inline dim3 attention_grid(const attention_args &a, uint32_t n_slices)
-{
-    return dim3((a.n_rows + a.rows_per_block - 1) / a.rows_per_block, a.kv.n_kv_heads * a.n_sub,
-                n_slices);
-}
-
-// The cells of partial to out (attention_decode.cu).
-cudaError_t attention_merge_cells(cudaStream_t s, const attention_args &a);
 
 static inline uint32_t attention_shared_bytes(uint32_t n_head)
 {

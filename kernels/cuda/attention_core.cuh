@@ -7,7 +7,9 @@
 // numbers and falls out of the quotient). l sums e in f32: of each 16 keys, lane q of 4 has a chain
 // of keys 2q, 2q+1, 2q+8, 2q+9; the sixteen chains meet in a tree, then lanes q^1, q^2. o is one
 // chain of 16 k16 steps, keys ascending, of e rounded to f16. Keys that a row does not see have e = 0,
-// and values that no row of the block sees are taken as 0. Cells meet as backend.h says.
+// and their values are 0: those that no row of the block sees always, others where they are not finite
+// (core_unseen): NaN and infinity reach the rows that see them and no others. Cells meet as backend.h
+// says.
 #ifndef KERNELS_CUDA_ATTENTION_CORE_CUH
 #define KERNELS_CUDA_ATTENTION_CORE_CUH
 
@@ -52,6 +54,68 @@ __device__ __forceinline__ uint32_t core_transposed(uint32_t x)
     uint32_t y;
     asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(y) : "r"(x));
     return y;
+}
+
+// --- values that are not finite, where a block has several rows ---
+
+// Whether any of the sums is not.
+__device__ __forceinline__ bool core_spoilt(const float (&o)[4])
+{
+    uint32_t low = max(magnitude_bits(o[0]), magnitude_bits(o[1]));
+    uint32_t high = max(magnitude_bits(o[2]), magnitude_bits(o[3]));
+    return max(low, high) >= 0x7f800000;
+}
+
+// Of two f16 those that are not finite, as all ones.
+__device__ __forceinline__ uint32_t core_not_finite(uint32_t pair)
+{
+    uint32_t low = (pair & 0x7c00) == 0x7c00 ? 0xffff : 0;
+    return (pair & 0x7c000000) == 0x7c000000 ? low | 0xffff0000 : low;
+}
+
+// 1 for each of positions p and p + 1 that is in [first, last], else 0.
+__device__ __forceinline__ uint32_t core_sees(uint32_t first, uint32_t last, uint32_t p)
+{
+    uint32_t low = p >= first && p <= last ? 0x3c00 : 0;
+    return p + 1 >= first && p + 1 <= last ? low | 0x3c000000 : low;
+}
+
+// o, 16 rows by 8 values of a cell, as the paths below sum it. weights(t): step t's first operand; words(t):
+// its second, of the values.
+template <class W, class B>
+static __device__ __forceinline__ void core_sum(float (&o)[4], W weights, B words)
+{
+    o[0] = o[1] = o[2] = o[3] = 0;
+#pragma unroll 1
+    for (uint32_t t = 0; t < CORE_CELL / 16; t++) {
+        uint4 a = weights(t);
+        uint2 b = words(t);
+        mma_step(o, a.x, a.y, a.z, a.w, b.x, b.y);
+    }
+}
+
+// What core_sum made, made again where a row's sum took in values that it does not see and
+// that are not finite. The lane's rows, g and g + 8, see [first[h], last[h]].
+template <class W, class B>
+static __device__ __forceinline__ void core_unseen(float (&o)[4], const uint32_t (&first)[2],
+                                                   const uint32_t (&last)[2], uint32_t cell, W weights,
+                                                   B words)
+{
+    const uint32_t ones = 0x3c003c00;
+    float clean[4] = {0, 0, 0, 0}, n_seen[4] = {0, 0, 0, 0};
+#pragma unroll 1
+    for (uint32_t t = 0; t < CORE_CELL / 16; t++) {
+        uint4 a = weights(t);
+        uint2 b = words(t), bad = make_uint2(core_not_finite(b.x), core_not_finite(b.y));
+        uint32_t p = cell * CORE_CELL + t * 16 + threadIdx.x % 4 * 2;
+        mma_step(clean, a.x, a.y, a.z, a.w, b.x & ~bad.x, b.y & ~bad.y);
+        mma_step(n_seen, core_sees(first[0], last[0], p), core_sees(first[1], last[1], p),
+                 core_sees(first[0], last[0], p + 8), core_sees(first[1], last[1], p + 8),
+                 bad.x & ones, bad.y & ones);
+    }
+#pragma unroll
+    for (uint32_t i = 0; i < 4; i++)
+        if (n_seen[i] == 0) o[i] = clean[i];
 }
 
 // What a block of up to 16 queries shares, in shared memory.
@@ -99,9 +163,10 @@ static __device__ void core_query(core_state &st, uint32_t i, uint32_t n, float 
 // of two f16, zeros where [begin, end), the positions that any query sees, ends, are
 //     key(j, t, c): tile j of the warp's TILES, key (warp * TILES + j) * 8 + lane / 4 of the cell,
 //                   values 16 t + 8 c + lane % 4 * 2 (zeros past the head), and
-//     value(t, i, c): key 16 t + 8 c + lane / 4 of the cell, values 8 i + lane % 4 * 2.
+//     value(t, r, c): key 16 t + 8 c + lane / 4 of the cell, values 8 (r * WARPS + warp) + lane % 4 * 2.
 // sync() meets the block: st may be written when all have met after the return, and st.l read.
-template <uint32_t WARPS, uint32_t STEPS, class K, class V, class S, class P>
+// SEVERAL: the queries are not of one row: some may see values that others do not.
+template <uint32_t WARPS, uint32_t STEPS, bool SEVERAL, class K, class V, class S, class P>
 static __device__ void core_cell(core_state &st, uint32_t n, uint32_t cell, uint32_t begin,
                                  uint32_t end, K key, V value, S sync, P put)
 {
@@ -198,7 +263,11 @@ static __device__ void core_cell(core_state &st, uint32_t n, uint32_t cell, uint
     }
     uint32_t k16_begin = (max(begin, at0) - at0) / 16;
     uint32_t k16_end = (min(end, at0 + CORE_CELL) - at0 + 15) / 16;
-    for (uint32_t i = warp; i < n / 8; i += WARPS) {
+    uint32_t spoilt = 0; // by r
+#pragma unroll WARPS == 16 ? STEPS * 2 / WARPS : 1
+    for (uint32_t r = 0; r < STEPS * 2 / WARPS; r++) {
+        uint32_t i = r * WARPS + warp;
+        if (i >= n / 8) break;
         float o[4] = {0, 0, 0, 0};
 #pragma unroll
         for (uint32_t t0 = 0; t0 < CORE_CELL / 16; t0 += 4) {
@@ -206,8 +275,8 @@ static __device__ void core_cell(core_state &st, uint32_t n, uint32_t cell, uint
             uint32_t b[4][2];
 #pragma unroll
             for (uint32_t t = 0; t < 4; t++) {
-                b[t][0] = value(t0 + t, i, 0);
-                b[t][1] = value(t0 + t, i, 1);
+                b[t][0] = value(t0 + t, r, 0);
+                b[t][1] = value(t0 + t, r, 1);
             }
 #pragma unroll
             for (uint32_t t = 0; t < 4; t++) {
@@ -216,8 +285,32 @@ static __device__ void core_cell(core_state &st, uint32_t n, uint32_t cell, uint
                          core_transposed(b[t][1]));
             }
         }
-        put(g, i * 8 + q * 2, o[0], o[1]);
-        put(g + 8, i * 8 + q * 2, o[2], o[3]);
+        if (SEVERAL && core_spoilt(o)) {
+            spoilt |= 1u << r;
+        } else {
+            put(g, i * 8 + q * 2, o[0], o[1]);
+            put(g + 8, i * 8 + q * 2, o[2], o[3]);
+        }
+    }
+    if (!SEVERAL || !__any_sync(~0u, spoilt != 0)) return;
+    const uint32_t first[2] = {st.first[g], st.first[g + 8]}, last[2] = {st.last[g], st.last[g + 8]};
+    auto weights = [&](uint32_t t) { return st.e[t][lane]; };
+#pragma unroll 1
+    for (uint32_t r = 0; r < STEPS * 2 / WARPS; r++) {
+        uint32_t i = r * WARPS + warp;
+        if (i >= n / 8) break;
+        float o[4];
+        auto words = [&](uint32_t t) {
+            return make_uint2(core_transposed(value(t, r, 0)), core_transposed(value(t, r, 1)));
+        };
+        bool mine = (spoilt >> r & 1) != 0;
+        if (!__any_sync(~0u, mine)) continue;
+        core_sum(o, weights, words);
+        core_unseen(o, first, last, cell, weights, words);
+        if (mine) {
+            put(g, i * 8 + q * 2, o[0], o[1]);
+            put(g + 8, i * 8 + q * 2, o[2], o[3]);
+        }
     }
 }
 

@@ -1,8 +1,8 @@
 // Attention over an f16 cache (attention_core.cuh): a block of 256 threads serves up to 16 queries,
 // rows of one block table and query heads of one KV head. It walks its rows' cells, or takes one of
 // them, whose results attention_merge joins: the same bits.
-#include "kernels/cuda/attention_cell.cuh"
 #include "kernels/cuda/attention_core.cuh"
+#include "kernels/cuda/attention_runs.cuh"
 
 struct __align__(16) f16_block
 {
@@ -41,17 +41,16 @@ static __device__ void take_cell(const attention_args &a, f16_block &b, float *o
         uint32_t d = t * 16 + c * 8;
         return key_at[j] != nullptr && d < n ? *(const uint32_t *)(key_at[j] + d) : 0u;
     };
-    auto value = [&](uint32_t t, uint32_t i, uint32_t c) {
+    auto value = [&](uint32_t t, uint32_t r, uint32_t c) {
         uint32_t at = t * 16 + c * 8 + lane / 4;
         if (at0 + at < begin || at0 + at >= end) return 0u;
         return *(const uint32_t *)((const __half *)a.kv.v + block_at(t / 4) +
-                                   (uint64_t)(at % CORE_BLOCK) * n + i * 8);
+                                   (uint64_t)(at % CORE_BLOCK) * n + (r * 8 + warp) * 8);
     };
     auto put = [&](uint32_t q, uint32_t d, float o0, float o1) {
         if (!sees(st, q, cell)) return;
         if (a.n_cells > 0) {
-            uint64_t at = ((uint64_t)b.row[q] * a.n_heads + b.head[q]) * a.n_cells + cell;
-            float *to = a.partial + at * (n + 2) + 2 + d;
+            float *to = partial_at(a, b.row[q], b.head[q], cell) + 2 + d;
             to[0] = o0;
             to[1] = o1;
             return;
@@ -66,15 +65,15 @@ static __device__ void take_cell(const attention_args &a, f16_block &b, float *o
         to[0] = o0;
         to[1] = o1;
     };
-    core_cell<8, CORE_HEAD_MAX / 16>(st, n, cell, begin, end, key, value, [] { __syncthreads(); },
-                                     put);
+    core_cell<8, CORE_HEAD_MAX / 16, true>(st, n, cell, begin, end, key, value,
+                                            [] { __syncthreads(); }, put);
     __syncthreads();
     if (threadIdx.x >= CORE_QUERIES || !sees(st, threadIdx.x, cell)) return;
     uint32_t q = threadIdx.x;
     if (a.n_cells > 0) {
-        uint64_t at = ((uint64_t)b.row[q] * a.n_heads + b.head[q]) * a.n_cells + cell;
-        a.partial[at * (n + 2)] = st.m[q];
-        a.partial[at * (n + 2) + 1] = st.l[q];
+        float *to = partial_at(a, b.row[q], b.head[q], cell);
+        to[0] = st.m[q];
+        to[1] = st.l[q];
     } else if (b.any[q]) {
         float m = fmaxf(b.m[q], st.m[q]);
         float wa = exp_f32(__fsub_rn(b.m[q], m)), wb = exp_f32(__fsub_rn(st.m[q], m));
@@ -98,9 +97,7 @@ static __device__ void serve_f16(const attention_args &a, f16_block &b, float *o
         uint32_t p = a.kv.position[r];
         b.row[q] = r;
         b.head[q] = head0 + q % n_heads;
-        b.st.first[q] = q >= n_queries                  ? UINT32_MAX
-                        : a.window != 0 && p >= a.window ? p + 1 - a.window
-                                                         : 0;
+        b.st.first[q] = q < n_queries ? first_seen(a, p) : UINT32_MAX;
         b.st.last[q] = q < n_queries ? p : 0;
         b.any[q] = false;
     }
@@ -114,51 +111,22 @@ static __device__ void serve_f16(const attention_args &a, f16_block &b, float *o
         const float *x = a.x + ((uint64_t)b.row[q] * a.n_heads + b.head[q]) * n;
         core_query(b.st, q, n, a.scale, [&](uint32_t d) { return q < n_queries ? x[d] : 0.0f; });
     }
-    const uint32_t *table = a.kv.tables + a.kv.table[r0];
-    uint32_t cell = first / CORE_CELL, step = 1;
-    if (a.n_cells > 0) {
-        step = gridDim.z;
-        cell += (blockIdx.z + step - cell % step) % step;
-    }
-    for (; cell <= last / CORE_CELL; cell += step) {
-        uint32_t begin = max(first, cell * CORE_CELL), end = min(last + 1, (cell + 1) * CORE_CELL);
-        if (threadIdx.x < CORE_CELL / CORE_BLOCK) {
-            uint32_t p = cell * CORE_CELL + threadIdx.x * CORE_BLOCK;
-            if (p + CORE_BLOCK > begin && p < end) b.block[threadIdx.x] = table[p / CORE_BLOCK];
-        }
-        __syncthreads();
+    for_cells(a, r0, first, last, b.block, [&](uint32_t cell, uint32_t begin, uint32_t end) {
         take_cell(a, b, o, cell, begin, end, kv_head);
-    }
+    });
     if (a.n_cells > 0) return;
     __syncthreads();
-    for (uint32_t i = threadIdx.x; i < n_queries * n; i += 256) {
-        uint32_t q = i / n;
-        a.out[((uint64_t)b.row[q] * a.n_heads + b.head[q]) * n + i % n] = __fdiv_rn(o[i], b.l[q]);
-    }
+    put_quotients(a, b.row, b.head, o, b.l, n_queries);
 }
 
-static __global__ void __launch_bounds__(256) attention_f16(const attention_args a)
+static __global__ void __launch_bounds__(256, 1) attention_f16(const attention_args a)
 {
     __shared__ f16_block b;
     extern __shared__ __align__(16) float o[];
     kernel_begin();
-    uint32_t n = a.kv.n_head, group = a.n_heads / a.kv.n_kv_heads;
-    uint32_t kv_head = blockIdx.y / a.n_sub, sub = blockIdx.y % a.n_sub;
-    uint32_t head0 = kv_head * group + sub * a.heads_per_block;
-    uint32_t n_heads = min(a.heads_per_block, group - sub * a.heads_per_block);
-    uint32_t r0 = blockIdx.x * a.rows_per_block, end = min(r0 + a.rows_per_block, a.n_rows);
-    while (r0 < end) {
-        uint32_t r1 = r0 + 1;
-        if (a.kv.live[r0] != 0) {
-            while (r1 < end && a.kv.live[r1] != 0 && a.kv.table[r1] == a.kv.table[r0])
-                r1++;
-            serve_f16(a, b, o, r0, r1, kv_head, head0, n_heads);
-        } else if (a.n_cells == 0) { // unused, but never left over
-            for (uint32_t i = threadIdx.x; i < n_heads * n; i += 256)
-                a.out[((uint64_t)r0 * a.n_heads + head0) * n + i] = 0.0f;
-        }
-        r0 = r1;
-    }
+    for_runs(a, [&](uint32_t r0, uint32_t r1, uint32_t kv_head, uint32_t head0, uint32_t n_heads) {
+        serve_f16(a, b, o, r0, r1, kv_head, head0, n_heads);
+    });
 }
 
 cudaError_t cuda_launch_attention_f16(cudaStream_t s, float *out, const float *x, const cuda_kv *kv,

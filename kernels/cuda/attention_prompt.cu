@@ -5,6 +5,7 @@
 // Queries, scores, weights and sums of a cell stay in registers, what cells have made so far in shared
 // memory. The first cells are on their way while queries are made.
 // Two query heads of one KV head are a cluster: each block brings both of them half of the boxes.
+#include "kernels/cuda/attention_again.cuh"
 #include "kernels/cuda/attention_core.cuh"
 #include "kernels/cuda/hopper.cuh"
 #include "kernels/cuda/turn.cuh"
@@ -308,9 +309,10 @@ static __device__ __forceinline__ void join(const prompt_state &st, const run_of
     row.any[1] |= in[1];
 }
 
-// The thread's two rows from what they have summed.
+// The thread's two rows from what they have summed. False, for the whole warp: not all of it can be divided
+// like that.
 template <uint32_t HEAD>
-static __device__ __forceinline__ void put_rows(const row_state &row, const float4 *o, float *to,
+static __device__ __forceinline__ bool put_rows(const row_state &row, const float4 *o, float *to,
                                                 uint32_t n_heads)
 {
     float *to8 = to + (uint64_t)8 * n_heads * HEAD;
@@ -328,7 +330,14 @@ static __device__ __forceinline__ void put_rows(const row_state &row, const floa
             *(float2 *)(to8 + i * 8) =
                 make_float2(quotient(x.z, row.l[1], r[1]), quotient(x.w, row.l[1], r[1]));
     }
-    if (plain) return;
+    return __all_sync(~0u, plain);
+}
+
+template <uint32_t HEAD>
+static __device__ __forceinline__ void put_any_rows(const row_state &row, const float4 *o, float *to,
+                                                    uint32_t n_heads)
+{
+    float *to8 = to + (uint64_t)8 * n_heads * HEAD;
 #pragma unroll 1
     for (uint32_t i = 0; i < HEAD / 8; i++) {
         float4 x = o[i * 128];
@@ -470,7 +479,14 @@ static __device__ void attend(const prompt_attention_args &a, prompt_state &st, 
             join(st, run, t0, o, c, row, m, l, cell);
         }
         float *to = a.out + ((uint64_t)(row0 + t0) * a.n_heads + head) * HEAD + lane % 4 * 2;
-        put_rows<HEAD>(row, o, to, a.n_heads);
+        if (put_rows<HEAD>(row, o, to, a.n_heads)) continue;
+        if (sums_spoilt<HEAD>(row.any, row.l, o)) {
+            const float natural[2] = {st.natural[t0], st.natural[t0 + 8]};
+            sum_again<HEAD>(a.kv, a.kv.tables + a.kv.table[row0 + run.begin],
+                            head / (a.n_heads / a.kv.n_kv_heads), make_uint2(run.first, run.last), seen,
+                            natural, q, o);
+        }
+        put_any_rows<HEAD>(row, o, to, a.n_heads);
     }
 }
 

@@ -2,7 +2,7 @@
 // threads has a row's cell and up to 16 query heads of one KV head; all keys and values are asked
 // for before anything else. attention_merge joins the cells of rows that may have several. Queries
 // may be turned as they are read.
-#include "kernels/cuda/attention_cell.cuh"
+#include "kernels/cuda/attention_runs.cuh"
 #include "kernels/cuda/attention_words.cuh"
 #include "kernels/cuda/turn.cuh"
 
@@ -23,11 +23,13 @@ static __device__ void serve_cell(const attention_args &a, const cuda_turn &turn
     uint32_t begin = max(first, at0), end = min(last + 1, at0 + CORE_CELL);
     uint32_t kv_head = head0 / (a.n_heads / a.kv.n_kv_heads);
     const uint32_t *table = a.kv.tables + a.kv.table[r];
-    cell_words words;
-    words.ask((const __half *)a.kv.k, (const __half *)a.kv.v, n, cell, begin, end, [&](uint32_t p) {
+    cell_words<> words;
+    auto at = [&](uint32_t p) {
         return ((uint64_t)__ldg(table + p / CORE_BLOCK) * a.kv.n_kv_heads + kv_head) * CORE_BLOCK *
                n;
-    });
+    };
+    words.ask_keys((const __half *)a.kv.k, n, cell, begin, end, at);
+    words.ask_values((const __half *)a.kv.v, n, cell, begin, end, at);
     __syncthreads(); // what the cell before had in shared memory is no longer read
     const float *x = a.x + ((uint64_t)r * a.n_heads + head0 + warp) * n;
     core_query(b.st, warp, n, a.scale, [&](uint32_t d) {
@@ -38,10 +40,10 @@ static __device__ void serve_cell(const attention_args &a, const cuda_turn &turn
         b.st.last[t] = t < n_heads ? last : 0;
     }
     __syncthreads();
-    core_cell<WARPS, WORDS_STEPS>(
+    core_cell<WARPS, WORDS_STEPS, false>(
         b.st, n, cell, begin, end,
         [&](uint32_t j, uint32_t step, uint32_t c) { return words.key[j][step][c]; },
-        [&](uint32_t step, uint32_t, uint32_t c) { return words.value[step][c]; },
+        [&](uint32_t step, uint32_t r, uint32_t c) { return words.value[r][step][c]; },
         [] { __syncthreads(); },
         [&](uint32_t head, uint32_t d, float o0, float o1) {
             b.o[head][d] = o0;
@@ -75,7 +77,7 @@ static __global__ void __launch_bounds__(THREADS, 1)
         return;
     }
     uint32_t last = a.kv.position[r];
-    uint32_t first = a.window != 0 && last >= a.window ? last + 1 - a.window : 0;
+    uint32_t first = first_seen(a, last);
     for (uint32_t cell = blockIdx.x; cell <= last / CORE_CELL; cell += gridDim.x)
         if (cell >= first / CORE_CELL) serve_cell(a, turn, b, r, head0, n_heads, cell, first, last);
 }

@@ -187,6 +187,12 @@ __device__ __forceinline__ float block_sum(float v, float *room)
     return sum;
 }
 
+// What an RMS norm scales n values by, from the sum of their squares.
+__device__ __forceinline__ float norm_scale(float sum, uint32_t n, float eps)
+{
+    return __frcp_rn(__fsqrt_rn(__fadd_rn(__fdiv_rn(sum, (float)n), eps)));
+}
+
 template <uint32_t WARPS = 8> __device__ __forceinline__ uint32_t block_max(uint32_t v, uint32_t *room)
 {
     v = __reduce_max_sync(~0u, v);

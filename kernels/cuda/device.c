@@ -1,6 +1,7 @@
 /* The cuda table: device, memory, streams, events, copies. Ops are in ops.c, weights in weight.c.
  */
 #include "kernels/cuda/device.h"
+#include "common/amount.h"
 
 #include "common/log.h"
 #include "kernels/cuda/loan.h"
@@ -197,9 +198,8 @@ static status device_alloc(backend_device *d, dev_ptr *out, uint64_t bytes, errm
     if (error == cudaErrorMemoryAllocation) {
         (void)cudaGetLastError(); /* not sticky: the context lives on */
         (void)cudaMemGetInfo(&free_bytes, &total);
-        return errmsg_set(e, ST_RESOURCES, "%s: %llu bytes cannot be had: %llu are free of %llu",
-                          d->name, (unsigned long long)bytes, (unsigned long long)free_bytes,
-                          (unsigned long long)total);
+        return errmsg_set(e, ST_RESOURCES, "%s: %s cannot be had: %s of %s are free", d->name,
+                          amount_said(bytes), amount_said(free_bytes), amount_said(total));
     }
     TRY_CUDA(d, error, e);
     out->addr = (uintptr_t)p;

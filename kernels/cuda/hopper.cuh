@@ -183,74 +183,35 @@ static inline cudaError_t start_pairs(void (*kernel)(P...), dim3 grid, uint32_t 
 #define WGMMA_REGS_64(k, d, i) WGMMA_REGS_32(k, d, i), WGMMA_REGS_32(k, d, i + 32)
 #define WGMMA_REGS_128(k, d, i) WGMMA_REGS_64(k, d, i), WGMMA_REGS_64(k, d, i + 64)
 
-// d[64 rows x 256] += a[64 x 16] b[16 x 256], both in shared memory.
-__device__ __forceinline__ void wgmma(float (&d)[128], uint64_t a, uint64_t b)
-{
-    asm volatile(
-        "wgmma.mma_async.sync.aligned.m64n256k16.f32.f16.f16 {" WGMMA_D_128 "}, %128, %129, 1, 1, 1, 0, 0;"
-        : WGMMA_REGS_128("+f", d, 0)
-        : "l"(a), "l"(b));
-}
+// d[64 rows x n] += a[64 x 16] b[16 x n], both in shared memory; m sums a thread.
+#define WGMMA_SHARED(n, m, at_b) \
+    __device__ __forceinline__ void wgmma(float (&d)[m], uint64_t a, uint64_t b) \
+    { \
+        asm volatile("wgmma.mma_async.sync.aligned.m64n" #n "k16.f32.f16.f16 {" WGMMA_D_##m \
+                     "}, %" #m ", %" #at_b ", 1, 1, 1, 0, 0;" \
+                     : WGMMA_REGS_##m("+f", d, 0) \
+                     : "l"(a), "l"(b)); \
+    }
+WGMMA_SHARED(256, 128, 129)
+WGMMA_SHARED(128, 64, 65)
+WGMMA_SHARED(64, 32, 33)
 
-// d[64 rows x 128] += a[64 x 16] b[16 x 128], both in shared memory.
-__device__ __forceinline__ void wgmma(float (&d)[64], uint64_t a, uint64_t b)
-{
-    asm volatile(
-        "wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 {" WGMMA_D_64 "}, %64, %65, 1, 1, 1, 0, 0;"
-        : WGMMA_REGS_64("+f", d, 0)
-        : "l"(a), "l"(b));
-}
-
-// d[64 rows x 64] += a[64 x 16] b[16 x 64], both in shared memory.
-__device__ __forceinline__ void wgmma(float (&d)[32], uint64_t a, uint64_t b)
-{
-    asm volatile(
-        "wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 {" WGMMA_D_32 "}, %32, %33, 1, 1, 1, 0, 0;"
-        : WGMMA_REGS_32("+f", d, 0)
-        : "l"(a), "l"(b));
-}
-
-// d[64 rows x 256] += a[64 x 16] b[16 x 256], a in registers as mma_step takes it.
-__device__ __forceinline__ void wgmma_rows_from(float (&d)[128], uint32_t a0, uint32_t a1,
-                                                uint32_t a2, uint32_t a3, uint64_t b)
-{
-    asm volatile(
-        "wgmma.mma_async.sync.aligned.m64n256k16.f32.f16.f16 {" WGMMA_D_128
-        "}, {%128,%129,%130,%131}, %132, 1, 1, 1, 0;"
-        : WGMMA_REGS_128("+f", d, 0)
-        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "l"(b));
-}
-
-// The same from zero: d is only written.
-__device__ __forceinline__ void wgmma_rows_begin(float (&d)[128], uint32_t a0, uint32_t a1,
-                                                 uint32_t a2, uint32_t a3, uint64_t b)
-{
-    asm volatile(
-        "wgmma.mma_async.sync.aligned.m64n256k16.f32.f16.f16 {" WGMMA_D_128
-        "}, {%128,%129,%130,%131}, %132, 0, 1, 1, 0;"
-        : WGMMA_REGS_128("=f", d, 0)
-        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "l"(b));
-}
-
-// The same with a in registers, as mma_step takes it, and b with its columns side by side (rows of k).
-__device__ __forceinline__ void wgmma_from(float (&d)[64], uint32_t a0, uint32_t a1,
-                                           uint32_t a2, uint32_t a3, uint64_t b)
-{
-    asm volatile(
-        "wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 {" WGMMA_D_64 "}, {%64,%65,%66,%67}, %68, 1, 1, 1, 1;"
-        : WGMMA_REGS_64("+f", d, 0)
-        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "l"(b));
-}
-
-// The same with a in registers, as mma_step takes it, and b with its columns side by side (rows of k).
-__device__ __forceinline__ void wgmma_from(float (&d)[32], uint32_t a0, uint32_t a1,
-                                           uint32_t a2, uint32_t a3, uint64_t b)
-{
-    asm volatile(
-        "wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 {" WGMMA_D_32 "}, {%32,%33,%34,%35}, %36, 1, 1, 1, 1;"
-        : WGMMA_REGS_32("+f", d, 0)
-        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "l"(b));
-}
+// The same with a in registers, as mma_step takes it. add: "1", with kind "+f"; "0", with "=f": from
+// zero, d is only written. sideways: "1" where b has its columns side by side (rows of k).
+#define WGMMA_REGISTERS(name, n, m, at_1, at_2, at_3, at_b, add, kind, sideways) \
+    __device__ __forceinline__ void name(float (&d)[m], uint32_t a0, uint32_t a1, uint32_t a2, \
+                                         uint32_t a3, uint64_t b) \
+    { \
+        asm volatile("wgmma.mma_async.sync.aligned.m64n" #n "k16.f32.f16.f16 {" WGMMA_D_##m \
+                     "}, {%" #m ",%" #at_1 ",%" #at_2 ",%" #at_3 "}, %" #at_b ", " add \
+                     ", 1, 1, " sideways ";" \
+                     : WGMMA_REGS_##m(kind, d, 0) \
+                     : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "l"(b)); \
+    }
+WGMMA_REGISTERS(wgmma_rows_from, 256, 128, 129, 130, 131, 132, "1", "+f", "0")
+WGMMA_REGISTERS(wgmma_rows_begin, 256, 128, 129, 130, 131, 132, "0", "=f", "0")
+WGMMA_REGISTERS(wgmma_from, 128, 64, 65, 66, 67, 68, "1", "+f", "1")
+WGMMA_REGISTERS(wgmma_from, 64, 32, 33, 34, 35, 36, "1", "+f", "1")
 
 // Where in a ring of n slots, and the parity of its barriers there.
 struct ring_place {

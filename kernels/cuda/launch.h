@@ -166,15 +166,11 @@ bool cuda_turns(const cuda_turn *turn, const cuda_kv *kv, const float *x, const 
 cudaError_t cuda_launch_kv_write(cudaStream_t s, const cuda_kv *kv, const float *k, const float *v,
                                  const cuda_turn *turn, uint32_t n_rows);
 
-/* Each block walks its rows' cells. */
+/* n_cells 0: each block walks its rows' cells. Otherwise one block per cell, n_cells at most; results
+ * meet in partial (cuda_partial_floats): the same bits. */
 cudaError_t cuda_launch_attention(cudaStream_t s, float *out, const float *x, const cuda_kv *kv,
-                                  uint32_t n_heads, float scale, uint32_t window, uint32_t n_rows);
-/* One block per cell, n_cells > 0 at most; results meet in partial (cuda_partial_floats): the same
- * bits. */
-cudaError_t cuda_launch_attention_cells(cudaStream_t s, float *out, const float *x,
-                                        const cuda_kv *kv, uint32_t n_heads, float scale,
-                                        uint32_t window, uint32_t n_rows, float *partial,
-                                        uint32_t n_cells);
+                                  uint32_t n_heads, float scale, uint32_t window, uint32_t n_rows,
+                                  float *partial, uint32_t n_cells);
 /* An f16 cache with heads of a multiple of 8 up to 256 (attention_core.cuh): n_cells as above, 0: each
  * block walks its rows' cells. cuda_launch_attention_prompt: many rows, few tables among them, heads
  * of cuda_attention_prompt_takes. The same bits. */

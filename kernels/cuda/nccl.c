@@ -5,6 +5,7 @@
  * headers nor the library. What is declared here is the part of its C interface that is used, stable
  * since version 2.14: the configuration may be given as far as a caller knows it, with the version
  * that it knows. */
+#include "common/amount.h"
 #include "kernels/cuda/peer.h"
 
 #include "common/clock.h"
@@ -109,9 +110,9 @@ static status get_library(const nccl_library **out, errmsg *e)
     unsigned long long left = (unsigned long long)shm.f_bavail * shm.f_frsize;
     if (left >= SHM_BYTES_LEAST) return ST_OK;
     return errmsg_set(e, ST_RESOURCES,
-                      "/dev/shm has %llu bytes left and NCCL needs %llu: make it larger (of a "
-                      "container: --shm-size)",
-                      left, SHM_BYTES_LEAST);
+                      "/dev/shm has %s left and NCCL needs %s: make it larger (of a container: "
+                      "--shm-size)",
+                      amount_said(left), amount_said(SHM_BYTES_LEAST));
 }
 
 /* Lock held or nobody else there yet. */

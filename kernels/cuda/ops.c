@@ -386,12 +386,9 @@ status cuda_attention(backend_queue *q, dev_ptr out, dev_ptr x, const kv_args *k
     if (f16) {
         LAUNCH(q, cuda_launch_attention_f16, cuda_address(out), cuda_address(x), &a, n_heads, scale,
                window, n_rows, q->partial, n_cells);
-    } else if (n_cells == 0) {
-        LAUNCH(q, cuda_launch_attention, cuda_address(out), cuda_address(x), &a, n_heads, scale,
-               window, n_rows);
     } else {
-        LAUNCH(q, cuda_launch_attention_cells, cuda_address(out), cuda_address(x), &a, n_heads,
-               scale, window, n_rows, q->partial, n_cells);
+        LAUNCH(q, cuda_launch_attention, cuda_address(out), cuda_address(x), &a, n_heads, scale,
+               window, n_rows, q->partial, n_cells);
     }
     return ST_OK;
 }

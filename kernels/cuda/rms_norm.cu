@@ -2,11 +2,6 @@
 // the tree of block_sum: an order that n alone fixes.
 #include "kernels/cuda/common.cuh"
 
-static __device__ __forceinline__ float norm_scale(float sum, uint32_t n, float eps)
-{
-    return __frcp_rn(__fsqrt_rn(__fadd_rn(__fdiv_rn(sum, (float)n), eps)));
-}
-
 // y: added to x first, or null.
 static __global__ void __launch_bounds__(256)
     rms_norm(float *out, float *x, const float *y, const float *w, uint32_t n, float eps)

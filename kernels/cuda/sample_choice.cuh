@@ -21,7 +21,7 @@ static constexpr uint32_t BLOCKS = 8, THREADS = 1024, WARPS = THREADS / 32;
 static constexpr uint32_t BINS = THREADS; // of a histogram: one for each thread
 // A bin's sum is kept in limbs, which the hardware adds to at once: 2^11 times a block's ids fit.
 static constexpr uint32_t LIMBS = 4, LIMB_BITS = 11;
-static_assert((uint64_t)SAMPLER_VOCAB_MAX / BLOCKS << LIMB_BITS <= 1ull << 31, "limbs fit");
+static_assert((SAMPLER_VOCAB_MAX + BLOCKS - 1ull) / BLOCKS << LIMB_BITS <= 1ull << 31, "limbs fit");
 
 static constexpr double WEIGHT_ONE = 4398046511104.0; // 2^42
 static constexpr uint32_t STEP_SHIFT = 48;            // of a weight's word; the weight is below

@@ -3,16 +3,16 @@
 #include "kernels/cuda/activation.cuh"
 #include "kernels/cuda/walk_attention.cuh"
 
-static constexpr uint32_t SHARED_MAX = 227 * 1024, NORM_THREADS = 256;
+static constexpr uint32_t SHARED_MAX = 227 * 1024;
 
 struct __align__(16) block_state
 {
     uint64_t full[MULS][SLOTS_MAX], empty[MULS][SLOTS_MAX];
     float parts[2][MULS][8];
-    float sums[8];
+    float sums[8], post_sums[8];
     uint32_t maxima[WARPS];
-    walk_product product[2];          // the one in hand and the next
-    float2 angles[WALK_HEAD_MAX / 2]; // cos and sin of the row's position
+    walk_product product[2]; // the one in hand and the next
+    walk_angles angles[WALK_VIEWS];
     // then the row or an attention item, all products' walk_weights, the rings
 };
 
@@ -82,38 +82,19 @@ static __device__ int take_row(__half *xs, const float *x, uint32_t n, uint32_t 
     return exponent;
 }
 
-// A thread's places of a row that a norm goes over, past the end the last: j of them.
-__device__ __forceinline__ uint32_t norm_place(uint32_t j, uint32_t n)
+// A row through rms_norm.cu's operations, then take_row's. get(v): the row's values by norm_place; called
+// when the norm's weights are asked for.
+template <uint32_t EACH, class G>
+static __device__ int take_normed(__half *xs, const float *norm, uint32_t n, float eps,
+                                  block_state &b, G get)
 {
-    return min(j * NORM_THREADS + threadIdx.x % NORM_THREADS, n - 1);
-}
-
-// rms_norm.cu's operations, then take_row's. meet: called when the norm's weights are asked for and
-// before the row is.
-template <uint32_t EACH, class M>
-static __device__ int take_normed(__half *xs, const float *x, const float *norm, uint32_t n,
-                                  float eps, block_state &b, M meet)
-{
-    float v[EACH], w[EACH], sum = 0;
+    float v[EACH], w[EACH];
     uint32_t largest = 0, t = threadIdx.x;
-    bool mine = t < NORM_THREADS;
 #pragma unroll
     for (uint32_t j = 0; j < EACH; j++)
         w[j] = __ldg(norm + norm_place(j, n));
-    meet();
-#pragma unroll
-    for (uint32_t j = 0; j < EACH; j++)
-        v[j] = __ldcg(x + norm_place(j, n));
-#pragma unroll
-    for (uint32_t j = 0; j < EACH; j++)
-        if (j * NORM_THREADS + t < n) sum = __fmaf_rn(v[j], v[j], sum);
-    sum = warp_sum(sum);
-    if (mine && t % 32 == 0) b.sums[t / 32] = sum;
-    meet_block();
-    sum = b.sums[0];
-    for (int i = 1; i < 8; i++)
-        sum = __fadd_rn(sum, b.sums[i]);
-    float s = __frcp_rn(__fsqrt_rn(__fadd_rn(__fdiv_rn(sum, (float)n), eps)));
+    get(v);
+    float s = row_scale(v, n, eps, b.sums);
 #pragma unroll
     for (uint32_t j = 0; j < EACH; j++) {
         v[j] = __fmul_rn(__fmul_rn(v[j], s), w[j]);
@@ -123,7 +104,7 @@ static __device__ int take_normed(__half *xs, const float *x, const float *norm,
     float scale = pow2(exponent);
 #pragma unroll
     for (uint32_t j = 0; j < EACH; j++)
-        if (mine && j * NORM_THREADS + t < n)
+        if (t < NORM_THREADS && j * NORM_THREADS + t < n)
             xs[place_of(j * NORM_THREADS + t)] = __float2half_rn(__fmul_rn(v[j], scale));
     return exponent;
 }
@@ -215,7 +196,7 @@ static __device__ void multiply(const walk_args &a, walk_ring &ring, block_state
 // Ask for product i's description; and have it where it is read.
 static __device__ __forceinline__ uint32_t call_product(const walk_args &a, uint32_t i)
 {
-    bool mine = threadIdx.x < sizeof(walk_product) / 4 && i < a.n_products;
+    bool mine = threadIdx.x < sizeof(walk_product) / 4 && i < a.n_rows;
     return mine ? __ldg((const uint32_t *)(a.product + i) + threadIdx.x) : 0;
 }
 
@@ -225,55 +206,73 @@ static __device__ __forceinline__ void put_product(block_state &b, uint32_t i, u
 }
 
 // The row of product i, when all blocks have met; by: the threads that have written it.
-static __device__ int take(const walk_args &a, block_state &b, __half *xs, uint32_t i,
-                           uint32_t target, uint32_t by)
+template <class A>
+static __device__ int take(const A &a, block_state &b, __half *xs, uint32_t i, uint32_t target,
+                           uint32_t by)
 {
     const walk_product &p = b.product[i % 2];
     if (i > 0) arrive_all(a.meet, by);
     auto meet = [&] {
         if (i > 0) await_all(a.meet, target);
     };
+    auto get = [&](auto &v) {
+        meet();
+#pragma unroll
+        for (uint32_t j = 0; j < sizeof v / sizeof *v; j++)
+            v[j] = __ldcg(p.x + norm_place(j, p.n_in));
+    };
+    if (A::MORE && p.post != nullptr) {
+        auto sum = [&](auto &v) {
+            uint8_t *finite = i == 4 * a.n_layers ? a.finite : nullptr;
+            sum_row(v, p, a.rms_eps, b.post_sums, finite, meet);
+        };
+        if (p.norm != nullptr)
+            return take_normed<WALK_POST_MAX / NORM_THREADS>(xs, p.norm, p.n_in, a.rms_eps, b, sum);
+        float v[WALK_POST_MAX / NORM_THREADS]; // the last: no product follows
+        sum(v);
+        return 0;
+    }
     if (p.norm == nullptr) {
         meet();
         return take_row(xs, p.x, p.n_in, b.maxima);
     }
     if (p.n_in <= 16 * NORM_THREADS)
-        return take_normed<16>(xs, p.x, p.norm, p.n_in, a.rms_eps, b, meet);
-    return take_normed<WALK_NORM_MAX / NORM_THREADS>(xs, p.x, p.norm, p.n_in, a.rms_eps, b, meet);
+        return take_normed<16>(xs, p.norm, p.n_in, a.rms_eps, b, get);
+    return take_normed<WALK_NORM_MAX / NORM_THREADS>(xs, p.norm, p.n_in, a.rms_eps, b, get);
 }
 
 // All products and, in between, the attention. ring: of a warp that multiplies; feed: of one that
 // does not.
-static __device__ void go(const walk_args &a, walk_ring &ring, walk_feed &feed, block_state &b,
-                          char *row)
+template <class A>
+static __device__ __forceinline__ void go(const A &a, walk_ring &ring, walk_feed &feed,
+                                          block_state &b, char *row)
 {
     __half *xs = (__half *)row;
     uint32_t target = *(volatile uint32_t *)(a.meet + 1), warp = threadIdx.x / 32;
     if (blockIdx.x == 0 && threadIdx.x < 2) a.finite[threadIdx.x] = 0;
     put_product(b, 0, call_product(a, 0));
-    call_angles(a, b.angles);
+    row_place place = place_row(a, b.angles);
     meet_block();
-    uint32_t position = __ldg(a.position), tables_at = __ldg(a.table);
-    for (uint32_t i = 0; i < a.n_products; i++) {
+    for (uint32_t i = 0; i < a.n_rows; i++) {
         bool in_layer = i < 4 * a.n_layers, begins_layer = i % 4 == 0 && in_layer;
         bool attended = i % 4 == 1 && in_layer; // by all warps
         uint32_t next = call_product(a, i + 1);
         int exponent = take(a, b, xs, i, target, attended ? THREADS : MULS * 32);
+        if (A::MORE && i == a.n_products) break; // the row alone was asked for
         put_product(b, i + 1, next);
         meet_block();
         if (warp < MULS) {
             multiply(a, ring, b, feed.weights[i], i, xs, exponent);
         } else {
-            if (begins_layer) call_items(a, a.pools + i / 4, position, tables_at);
+            if (begins_layer) call_items(a, place_layer(a, place, b.angles, i / 4));
             if (threadIdx.x % 32 == 0) feed.follow(i, warp - MULS);
             __syncwarp();
         }
-        if (i + 1 == a.n_products) break; // nobody waits for the last
+        if (i + 1 == a.n_rows) break; // nobody waits for the last
         target += gridDim.x;
         if (!begins_layer) continue;
         arrive_all(a.meet, MULS * 32);
-        attend(a, a.pools + i / 4, position, tables_at, row, b.angles,
-               [&] { await_all(a.meet, target); });
+        attend(a, place_layer(a, place, b.angles, i / 4), row, [&] { await_all(a.meet, target); });
         target += gridDim.x;
     }
     if (blockIdx.x == 0 && threadIdx.x == 0) a.meet[1] = target;
@@ -284,7 +283,8 @@ static __host__ __device__ __forceinline__ uint32_t weights_bytes(uint32_t n_pro
     return (n_products * (uint32_t)sizeof(walk_weights) + 127) / 128 * 128;
 }
 
-__global__ void __launch_bounds__(THREADS, 1) walk(const walk_args a)
+template <uint32_t HEAD, bool MORE>
+__global__ void __launch_bounds__(THREADS, 1) walk(const __grid_constant__ walk_of<HEAD, MORE> a)
 {
     extern __shared__ __align__(128) char shared[];
     if (a.live != nullptr && *a.live == 0) return; // all blocks alike
@@ -331,18 +331,29 @@ int64_t cuda_walk_rings_bytes(uint32_t n_products, uint32_t x_bytes)
 
 uint32_t cuda_walk_x_bytes(uint32_t n_in, uint32_t n_head)
 {
-    uint32_t item = (uint32_t)sizeof(item_state);
+    uint32_t item = (uint32_t)(n_head <= WORDS_HEAD_MAX ? sizeof(item_state<WORDS_HEAD_MAX>)
+                                                        : sizeof(item_state<WALK_HEAD_MAX>));
     return (max(n_in * 2, item) + 127) / 128 * 128;
+}
+
+template <uint32_t HEAD, bool MORE> static cudaError_t setup()
+{
+    return cudaFuncSetAttribute(walk<HEAD, MORE>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                SHARED_MAX);
 }
 
 cudaError_t cuda_walk_setup(void)
 {
-    return cudaFuncSetAttribute((const void *)walk, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                SHARED_MAX);
+    cudaError_t e = setup<WORDS_HEAD_MAX, false>();
+    if (e == cudaSuccess) e = setup<WORDS_HEAD_MAX, true>();
+    return e == cudaSuccess ? setup<WALK_HEAD_MAX, true>() : e;
 }
 
-cudaError_t cuda_launch_walk(cudaStream_t s, const walk_args *a, uint32_t n_sms)
+template <uint32_t HEAD, bool MORE>
+static cudaError_t launch(cudaStream_t s, const walk_args *a, uint32_t n_sms)
 {
+    walk_of<HEAD, MORE> all;
+    (walk_args &)all = *a;
     cudaLaunchAttribute together = {};
     together.id = cudaLaunchAttributeCooperative;
     together.val.cooperative = 1;
@@ -353,5 +364,12 @@ cudaError_t cuda_launch_walk(cudaStream_t s, const walk_args *a, uint32_t n_sms)
     config.stream = s;
     config.attrs = &together;
     config.numAttrs = 1;
-    return cudaLaunchKernelEx(&config, walk, *a);
+    return cudaLaunchKernelEx(&config, walk<HEAD, MORE>, all);
+}
+
+cudaError_t cuda_launch_walk(cudaStream_t s, const walk_args *a, uint32_t n_sms)
+{
+    if (a->n_head > WORDS_HEAD_MAX) return launch<WALK_HEAD_MAX, true>(s, a, n_sms);
+    return a->more ? launch<WORDS_HEAD_MAX, true>(s, a, n_sms)
+                   : launch<WORDS_HEAD_MAX, false>(s, a, n_sms);
 }

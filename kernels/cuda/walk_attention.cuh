@@ -1,54 +1,30 @@
 // walk_attention.cuh - attention of one row, by items: a cell of 256 keys, up to 4 heads of one KV
 // head, in the arithmetic of attention_core.cuh on 16 warps. An item whose cell has the row's own
 // position turns its k and writes k and v first. A thread asks for its words of keys and values before
-// the row's q is there. The last item of its heads merges.
+// the row's q is there. The last item of its heads merges. Cells before the row's window have no items.
 #ifndef KERNELS_CUDA_WALK_ATTENTION_CUH
 #define KERNELS_CUDA_WALK_ATTENTION_CUH
 
 #include "kernels/cuda/attention_words.cuh"
-#include "kernels/cuda/walk_ring.cuh"
+#include "kernels/cuda/walk_heads.cuh"
+#include "kernels/cuda/walk_norm.cuh"
 
 static constexpr uint32_t ITEM_HEADS = 4, CELL_KEYS = CORE_CELL, POOL_KEYS = CORE_BLOCK;
-static_assert(WALK_HEAD_MAX <= WORDS_HEAD_MAX && (WARPS - MULS) * 2 >= CELL_KEYS / POOL_KEYS * 2,
-              "words for a head, two warps for a block of keys");
+static constexpr uint32_t KEY_WARP = ITEM_HEADS, VALUE_WARP = KEY_WARP + 1; // of the row's own
+static_assert((WARPS - MULS) * 2 >= CELL_KEYS / POOL_KEYS * 2, "two warps for a block of keys");
 
-// 512 threads.
-__device__ __forceinline__ void meet_block()
-{
-    asm volatile("bar.sync 1, 512;" ::: "memory");
-}
-
-struct __align__(16) item_state
+template <uint32_t HEAD> struct __align__(16) item_state
 {
     core_state st;
-    __half new_key[WALK_HEAD_MAX], new_value[WALK_HEAD_MAX]; // the row's own
-    float o[ITEM_HEADS][WALK_HEAD_MAX];
+    __half new_key[HEAD], new_value[HEAD]; // the row's own
+    float head[KEY_WARP + 1][HEAD];        // of q and k, through their norms; then o
     uint32_t is_last;
 };
 
 struct item_of
 {
-    uint32_t cell, n_cells, kv_head, head0, n_heads, group, position;
+    uint32_t cell, cell0, n_cells, kv_head, head0, n_heads, group, position, first;
 };
-
-// The row's cos and sin, for all layers.
-static __device__ void call_angles(const walk_args &a, float2 *angles)
-{
-    if (threadIdx.x < a.n_rot / 2)
-        angles[threadIdx.x] = make_float2(__ldg(a.cos + threadIdx.x), __ldg(a.sin + threadIdx.x));
-}
-
-// Value i of a head, which rope turns or leaves.
-static __device__ float turned(const walk_args &a, const float2 *angles, const float *x, uint32_t i)
-{
-    if (i >= a.n_rot) return __ldcg(x + i);
-    uint32_t n_pairs = a.n_rot / 2, p = a.neox ? i % n_pairs : i / 2;
-    bool second = a.neox ? i >= n_pairs : i % 2 == 1;
-    float a0 = __ldcg(x + (a.neox ? p : 2 * p)), b0 = __ldcg(x + (a.neox ? p + n_pairs : 2 * p + 1));
-    float2 at = angles[p];
-    return second ? __fmaf_rn(b0, at.x, __fmul_rn(a0, at.y))
-                  : __fmaf_rn(a0, at.x, -__fmul_rn(b0, at.y));
-}
 
 // Where the pools have 64 keys of the KV head.
 static __device__ __forceinline__ uint64_t keys_at(const walk_args &a, uint32_t kv_head,
@@ -59,18 +35,30 @@ static __device__ __forceinline__ uint64_t keys_at(const walk_args &a, uint32_t 
 }
 
 // The cell's words; the row's own key and value are not in the pools yet.
-struct item_words : cell_words
+template <uint32_t HEAD> struct item_words : cell_words<HEAD>
 {
-    __device__ __forceinline__ void ask_for(const walk_args &a, const walk_pools *pools,
-                                            const item_of &it, uint32_t tables_at)
+    static constexpr bool VALUES_LATE = HEAD > WORDS_HEAD_MAX;
+
+    __device__ __forceinline__ void ask_keys(const walk_args &a, const layer_place &l, const item_of &it)
     {
-        uint32_t begin = it.cell * CELL_KEYS, end = min(it.position, begin + CELL_KEYS);
-        ask((const __half *)pools->k, (const __half *)pools->v, a.n_head, it.cell, begin, end,
-            [&](uint32_t p) { return keys_at(a, it.kv_head, tables_at, p); });
+        uint32_t begin = max(it.first, it.cell * CELL_KEYS);
+        uint32_t end = min(it.position, it.cell * CELL_KEYS + CELL_KEYS);
+        cell_words<HEAD>::ask_keys(
+            (const __half *)l.pools->k, a.n_head, it.cell, begin, end,
+            [&](uint32_t p) { return keys_at(a, it.kv_head, l.tables_at, p); });
+    }
+    __device__ __forceinline__ void ask_values(const walk_args &a, const layer_place &l,
+                                               const item_of &it)
+    {
+        uint32_t begin = max(it.first, it.cell * CELL_KEYS);
+        uint32_t end = min(it.position, it.cell * CELL_KEYS + CELL_KEYS);
+        cell_words<HEAD>::ask_values(
+            (const __half *)l.pools->v, a.n_head, it.cell, begin, end,
+            [&](uint32_t p) { return keys_at(a, it.kv_head, l.tables_at, p); });
     }
 
     // The row's own key and value, from shared memory.
-    __device__ __forceinline__ void add_own(const item_state &st, const item_of &it, uint32_t n)
+    __device__ __forceinline__ void add_key(const __half *own_key, const item_of &it, uint32_t n)
     {
         uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, q = lane % 4 * 2;
         uint32_t own = it.position - it.cell * CELL_KEYS; // in the cell, if below CELL_KEYS
@@ -78,18 +66,29 @@ struct item_words : cell_words
         for (uint32_t j = 0; j < 2; j++) {
             if (warp * 16 + j * 8 + lane / 4 != own) continue;
 #pragma unroll
-            for (uint32_t t = 0; t < WORDS_STEPS; t++) {
+            for (uint32_t t = 0; t < HEAD / 16; t++) {
 #pragma unroll
                 for (uint32_t c = 0; c < 2; c++)
-                    if (t * 16 < n) key[j][t][c] = *(const uint32_t *)(st.new_key + t * 16 + c * 8 + q);
+                    if (t * 16 < n)
+                        this->key[j][t][c] = *(const uint32_t *)(own_key + t * 16 + c * 8 + q);
             }
         }
+    }
+    __device__ __forceinline__ void add_value(const __half *own_value, const item_of &it, uint32_t n)
+    {
+        uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, q = lane % 4 * 2;
+        uint32_t own = it.position - it.cell * CELL_KEYS;
 #pragma unroll
         for (uint32_t t = 0; t < CELL_KEYS / 16; t++) {
 #pragma unroll
-            for (uint32_t c = 0; c < 2; c++)
-                if (t * 16 + c * 8 + lane / 4 == own && warp * 8 < n)
-                    value[t][c] = *(const uint32_t *)(st.new_value + warp * 8 + q);
+            for (uint32_t c = 0; c < 2; c++) {
+                if (t * 16 + c * 8 + lane / 4 != own) continue;
+#pragma unroll
+                for (uint32_t r = 0; r < HEAD / 128; r++)
+                    if ((r * WARPS + warp) * 8 < n)
+                        this->value[r][t][c] =
+                            *(const uint32_t *)(own_value + (r * WARPS + warp) * 8 + q);
+            }
         }
     }
 };
@@ -100,7 +99,7 @@ static __device__ void merge(const walk_args &a, const item_of &it)
     uint32_t n = a.n_head;
     for (uint32_t i = threadIdx.x; i < it.n_heads * n; i += THREADS) {
         uint32_t h = it.head0 + i / n, d = i % n;
-        const float *at = a.partial + (uint64_t)h * a.n_cells_max * (n + 2);
+        const float *at = a.partial + ((uint64_t)h * a.n_cells_max + it.cell0) * (n + 2);
         float m = __ldcg(at), l = __ldcg(at + 1), o = __ldcg(at + 2 + d);
 #pragma unroll 4
         for (uint32_t c = 1; c < it.n_cells; c++) {
@@ -116,70 +115,103 @@ static __device__ void merge(const walk_args &a, const item_of &it)
     }
 }
 
-// The row's own k and v, turned and rounded: to shared memory and, for the KV head's first heads, to
-// the pools.
-static __device__ void write_own(const walk_args &a, const item_of &it, const walk_pools *pools,
-                                 uint64_t at, const float2 *angles, __half *new_key,
-                                 __half *new_value)
+// The row's own k or v, by one warp each: rounded, to shared memory and, for the KV head's first heads,
+// to the pool. value(i): what is written.
+template <uint32_t HEAD, class F>
+static __device__ void write_own(const walk_args &a, const item_of &it, void *pool, uint64_t at,
+                                 __half *own, F value)
 {
-    uint32_t t = threadIdx.x % 128;
-    if (threadIdx.x >= 256 || t >= a.n_head) return;
-    uint64_t head = (uint64_t)it.kv_head * a.n_head;
-    bool is_key = threadIdx.x < 128;
-    __half x = __float2half_rn(is_key ? turned(a, angles, a.k + head, t) : __ldcg(a.v + head + t));
-    (is_key ? new_key : new_value)[t] = x;
-    if (it.head0 % (a.n_heads / a.n_kv_heads) != 0) return;
-    ((__half *)(is_key ? pools->k : pools->v))[at + t] = x;
+    bool writes = it.head0 % (a.n_heads / a.n_kv_heads) == 0;
+    uint32_t lane = threadIdx.x % 32, n = a.n_head;
+    float x[HEAD / 32];
+#pragma unroll
+    for (uint32_t j = 0; j < HEAD / 32; j++)
+        x[j] = j * 32 + lane < n ? value(j * 32 + lane) : 0.0f;
+#pragma unroll
+    for (uint32_t j = 0; j < HEAD / 32; j++) {
+        uint32_t i = j * 32 + lane;
+        if (i >= n) break;
+        own[i] = __float2half_rn(x[j]);
+        if (writes) ((__half *)pool)[at + i] = own[i];
+    }
 }
 
 // meet: called when the item's keys and values are asked for and before the row's q, k and v are.
-template <class M>
-static __device__ void run_item(const walk_args &a, const walk_pools *pools, const item_of &it,
-                                uint32_t tables_at, char *shared, const float2 *angles, M meet)
+template <class A, class M>
+static __device__ void run_item(const A &a, const layer_place &l, const item_of &it, char *shared,
+                                M meet)
 {
-    item_state &st = *(item_state *)shared;
+    constexpr uint32_t HEAD = A::HEAD;
+    item_state<HEAD> &st = *(item_state<HEAD> *)shared;
     uint32_t n = a.n_head, t = threadIdx.x, warp = t / 32, at0 = it.cell * CELL_KEYS;
-    item_words words;
-    words.ask_for(a, pools, it, tables_at);
+    bool owns = it.position / CELL_KEYS == it.cell, is_query = warp < it.n_heads;
+    bool is_key = owns && warp == KEY_WARP;
+    item_words<HEAD> words;
+    words.ask_keys(a, l, it);
+    if (!words.VALUES_LATE) words.ask_values(a, l, it);
+    const float *norm = nullptr;
+    if (A::MORE) norm = is_key ? l.pools->k_norm : l.pools->q_norm;
     meet();
     meet_block(); // what the item before had in shared memory is no longer read
-    const float *x = a.q + (uint64_t)(it.head0 + warp) * n;
-    core_query(st.st, warp, n, a.attn_scale, [&](uint32_t d) {
-        return warp < it.n_heads ? turned(a, angles, x, d) : 0.0f;
-    });
+    const float *x = is_key ? a.k + (uint64_t)it.kv_head * n : a.q + (uint64_t)(it.head0 + warp) * n;
+    if (A::MORE && (is_query || is_key)) norm_head<HEAD>(st.head[warp], x, norm, n, a.rms_eps);
+    const walk_view &view = a.view[l.view_i];
+    auto value = [&](uint32_t d) {
+        return turned(view, l.angles, d,
+                      [&](uint32_t i) { return A::MORE ? st.head[warp][i] : __ldcg(x + i); });
+    };
+    core_query(st.st, warp, n, a.attn_scale, [&](uint32_t d) { return is_query ? value(d) : 0.0f; });
     if (t < CORE_QUERIES) {
-        st.st.first[t] = t < it.n_heads ? 0 : UINT32_MAX;
+        st.st.first[t] = t < it.n_heads ? it.first : UINT32_MAX;
         st.st.last[t] = t < it.n_heads ? it.position : 0;
     }
-    if (it.position / CELL_KEYS == it.cell) {
-        uint64_t own = keys_at(a, it.kv_head, tables_at, it.position) +
+    if (owns && (warp == KEY_WARP || warp == VALUE_WARP)) {
+        uint64_t own = keys_at(a, it.kv_head, l.tables_at, it.position) +
                        (uint64_t)(it.position % POOL_KEYS) * n;
-        write_own(a, it, pools, own, angles, st.new_key, st.new_value);
+        if (is_key)
+            write_own<HEAD>(a, it, l.pools->k, own, st.new_key, value);
+        else
+            write_own<HEAD>(a, it, l.pools->v, own, st.new_value, [&](uint32_t d) {
+                return __ldcg(a.v + (uint64_t)it.kv_head * n + d);
+            });
     }
     meet_block();
-    words.add_own(st, it, n);
-    core_cell<WARPS, WORDS_STEPS>(
-        st.st, n, it.cell, at0, min(it.position + 1, at0 + CELL_KEYS),
+    words.add_key(st.new_key, it, n);
+    bool valued = !words.VALUES_LATE;
+    if (valued) words.add_value(st.new_value, it, n);
+    core_cell<WARPS, HEAD / 16, false>(
+        st.st, n, it.cell, max(it.first, at0), min(it.position + 1, at0 + CELL_KEYS),
         [&](uint32_t j, uint32_t step, uint32_t c) { return words.key[j][step][c]; },
-        [&](uint32_t step, uint32_t, uint32_t c) { return words.value[step][c]; }, meet_block,
+        [&](uint32_t step, uint32_t r, uint32_t c) { return words.value[r][step][c]; },
+        [&] {
+            if (!valued) { // the scores are made
+                words.ask_values(a, l, it);
+                words.add_value(st.new_value, it, n);
+                valued = true;
+            }
+            meet_block();
+        },
         [&](uint32_t head, uint32_t d, float o0, float o1) {
             if (head >= it.n_heads) return;
-            st.o[head][d] = o0;
-            st.o[head][d + 1] = o1;
+            st.head[head][d] = o0;
+            st.head[head][d + 1] = o1;
         });
     meet_block(); // l is there too
 
-    uint32_t q = t / n, d = t % n, h = it.head0 + q;
-    float acc = q < it.n_heads ? st.o[q][d] : 0;
-    if (it.n_cells == 1) {
-        if (q < it.n_heads) a.attn[(uint64_t)h * n + d] = __fdiv_rn(acc, st.st.l[q]);
-        return;
-    }
-    if (q < it.n_heads) {
+#pragma unroll
+    for (uint32_t u0 = 0; u0 < ITEM_HEADS * HEAD; u0 += THREADS) {
+        uint32_t q = (u0 + t) / n, d = (u0 + t) % n, h = it.head0 + q;
+        if (q >= it.n_heads) break;
+        float acc = st.head[q][d];
+        if (it.n_cells == 1) {
+            a.attn[(uint64_t)h * n + d] = __fdiv_rn(acc, st.st.l[q]);
+            continue;
+        }
         float *to = a.partial + ((uint64_t)h * a.n_cells_max + it.cell) * (n + 2);
         to[2 + d] = acc;
         if (d < 2) to[d] = d == 0 ? st.st.m[q] : st.st.l[q];
     }
+    if (it.n_cells == 1) return;
     meet_block();
     if (t == 0) {
         uint32_t before; // for all of the block
@@ -204,17 +236,20 @@ __device__ __forceinline__ uint32_t item_heads(const walk_args &a, uint32_t n_ce
 }
 
 // f(item) for the block's items.
-template <class F> static __device__ void for_items(const walk_args &a, uint32_t position, F f)
+template <class F>
+static __device__ void for_items(const walk_args &a, const layer_place &l, F f)
 {
     item_of it;
     uint32_t group = a.n_heads / a.n_kv_heads;
-    it.position = position;
-    it.n_cells = position / CELL_KEYS + 1;
+    it.position = l.position;
+    it.first = l.first;
+    it.cell0 = l.first / CELL_KEYS;
+    it.n_cells = l.position / CELL_KEYS - it.cell0 + 1;
     it.group = item_heads(a, it.n_cells);
     uint32_t n_subs = (group + it.group - 1) / it.group;
     for (uint32_t i = blockIdx.x; i < a.n_kv_heads * n_subs * it.n_cells; i += gridDim.x) {
         uint32_t sub = i / it.n_cells % n_subs;
-        it.cell = i % it.n_cells;
+        it.cell = it.cell0 + i % it.n_cells;
         it.kv_head = i / it.n_cells / n_subs;
         it.head0 = it.kv_head * group + sub * it.group;
         it.n_heads = min(it.group, group - sub * it.group);
@@ -222,29 +257,33 @@ template <class F> static __device__ void for_items(const walk_args &a, uint32_t
     }
 }
 
-// Have the items' keys and values brought near while others still multiply: by the warps that do not.
-static __device__ void call_items(const walk_args &a, const walk_pools *pools, uint32_t position,
-                                  uint32_t tables_at)
+// Have the items' keys and values, and the heads' norms, brought near while others still multiply: by
+// the warps that do not.
+template <class A> static __device__ void call_items(const A &a, const layer_place &l)
 {
-    for_items(a, position, [&](const item_of &it) {
+    auto call = [](const void *p) { asm volatile("prefetch.global.L2 [%0];" ::"l"(p)); };
+    for_items(a, l, [&](const item_of &it) {
         uint32_t t = threadIdx.x - MULS * 32, key = it.cell * CELL_KEYS + t / 64 * POOL_KEYS;
-        if (key > position) return;
-        uint64_t at = keys_at(a, it.kv_head, tables_at, key);
+        if (A::MORE && t < 16 && t % 8 * 32 < a.n_head) { // lines of 32 f32
+            const float *norm = t < 8 ? l.pools->q_norm : l.pools->k_norm;
+            if (norm != nullptr) call(norm + t % 8 * 32);
+        }
+        if (key > it.position || key + POOL_KEYS <= it.first) return;
+        uint64_t at = keys_at(a, it.kv_head, l.tables_at, key);
         for (uint32_t i = t % 64; i < a.n_head; i += 64) { // lines of 64 f16
-            asm volatile("prefetch.global.L2 [%0];" ::"l"((const __half *)pools->k + at + i * 64));
-            asm volatile("prefetch.global.L2 [%0];" ::"l"((const __half *)pools->v + at + i * 64));
+            call((const __half *)l.pools->k + at + i * 64);
+            call((const __half *)l.pools->v + at + i * 64);
         }
     });
 }
 
 // The block's items; meet: called once.
-template <class M>
-static __device__ void attend(const walk_args &a, const walk_pools *pools, uint32_t position,
-                              uint32_t tables_at, char *shared, const float2 *angles, M meet)
+template <class A, class M>
+static __device__ void attend(const A &a, const layer_place &l, char *shared, M meet)
 {
     bool met = false;
-    for_items(a, position, [&](const item_of &it) {
-        run_item(a, pools, it, tables_at, shared, angles, [&] {
+    for_items(a, l, [&](const item_of &it) {
+        run_item(a, l, it, shared, [&] {
             if (!met) meet();
             met = true;
         });

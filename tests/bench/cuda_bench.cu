@@ -98,8 +98,8 @@ static void bench_walk(char *pool, double read)
     w.v = zeros(d, 4ull * n_kv);
     w.attn = zeros(d, 4ull * n_embd);
     w.gate = zeros(d, 4ull * n_ff);
-    w.rope = rope_args{ones, ones, 128, false};
-    w.rows = row_args{at, table, blocks, live, 0};
+    w.n_kinds = 1;
+    w.kind[0] = walk_kind{rope_args{ones, ones, 128, false}, row_args{at, table, blocks, live, 0, 0}, 0};
     w.output_norm = ones;
     w.logits = zeros(d, 4ull * n_vocab);
     w.finite = zeros(d, 2);

@@ -122,6 +122,10 @@ teardown() {
 @test "sessions whose KV does not fit: what would" {
     pp bench -m "$DEMO" --sessions 2,8 -p 100 -n 28 --kv-bytes 2000000
     expect_error 4 "at most 5 would fit"
+    pp bench -m "$DEMO" --sessions 1024 -p 1 -n 1 --kv-bytes 2000000
+    expect_error 4 "not with 2 positions each, at most 10 would fit: --kv-bytes 2000000 makes 10 KV blocks"
+    pp bench -m "$DEMO" --sessions 300 -p 1 -n 1 -r 1 # a walk has rows of more sessions than their context has
+    [[ $CODE == 0 && $OUT == *"prompts of 1 token that generate 1"* ]]
     pp bench -m "$DEMO" --sessions 5 -p 100 -n 28 --kv-bytes 2000000 -r 1
     [[ $CODE == 0 ]]
 }

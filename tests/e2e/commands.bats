@@ -77,6 +77,8 @@ has_text() {
         grep -q 'MEMRA_PP_STAGES' "$TEST_DIR/out"
         grep -q -- '--kv-type TYPE *type of the KV cache.*Default: f16' "$TEST_DIR/out"
         grep -q '^Exit codes: 0 done' "$TEST_DIR/out"
+        tr '\n' ' ' <"$TEST_DIR/out" | tr -s ' ' | grep -qF 'every=1: whenever it fits, left out: once per run'
+        fails grep -nE '^.{101}' "$TEST_DIR/out"
     done
 }
 
@@ -122,7 +124,7 @@ has_text() {
                 return 1
             }
             cmp "$TEST_DIR/plain" "$TEST_DIR/out"
-            fails grep -v 'drafts: [0-9]* of [0-9]* tokens accepted, in [0-9]* steps$' <(grep drafts "$TEST_DIR/err")
+            fails grep -v 'drafts: [0-9]* of [0-9]* tokens\? accepted, in [0-9]* steps\?$' <(grep drafts "$TEST_DIR/err")
         done
     done
     run_pp run -p "$cat" -n 20 --json --draft 4
@@ -141,7 +143,7 @@ has_text() {
         [[ $status == 0 ]]
         cmp "$TEST_DIR/plain" "$TEST_DIR/out"
         grep -q '^memra-pp: draft model: demo.gguf, 8 layers' "$TEST_DIR/err"
-        grep -qE 'drafts: [1-9][0-9]* of [0-9]+ tokens accepted' "$TEST_DIR/err"
+        grep -qE 'drafts: [1-9][0-9]* of [0-9]+ tokens? accepted' "$TEST_DIR/err"
     done
     start_pp "$TEST_DIR/text" run -p "Once upon a time" -n 280 --temp 0 --draft-model "$DEMO" --stages 2 \
         --fault stage=all,at=decode,kind=slow:50,every=1
@@ -281,27 +283,48 @@ has_text() {
 @test "run: options and doors that cannot be meant" {
     refused 2 '^memra-pp: error: --temp="nan"' run --temp nan
     refused 2 '--temp="-1" is out of range' run --temp -1
-    refused 2 'top_p' run --top-p 0
+    refused 2 '--top-p="0" is out of range; rule: a decimal number over 0, at most 1' run --top-p 0
     refused 2 '--top-k="-1"' run --top-k -1
     refused 2 '--min-p="2" is out of range' run --min-p 2
-    refused 2 'repetition_penalty' run --repetition-penalty 0
+    refused 2 '--min-p="1" is out of range; rule: a decimal number from 0, under 1' run --min-p 1
+    refused 2 '--repetition-penalty="0" is out of range; rule: .* over 0, at most 1000' run --repetition-penalty 0
+    refused 2 '--frequency-penalty="1001" is out of range; rule: .* from -1000 to 1000' run --frequency-penalty 1001
+    refused 2 '--penalty-last-n="257" is out of range; rule: .* from 0 to 256' run --penalty-last-n 257
+    refused 2 '--draft="17" is out of range' run --draft 17
+    refused 2 '-o="xml" is none of its words; rule: md, csv or json' bench -o xml
+    refused 2 '--type="q9" is none .*; rule: F32' plan --shape 1b --type q9
     refused 2 '--seed="-1"' run --seed -1
     refused 2 '--kv-type="f64" .*rule: f32, f16 or bf16' run --kv-type f64
-    refused 2 'unknown option "--frob"' run --frob
+    refused 2 'unknown option "--frob"; see --help' run --frob
+    refused 2 'unknown option "--stage=2"; the nearest is --stages; see --help' run --stage=2
+    refused 2 'unknown option "--topp"; the nearest is --top-p; see --help' run --topp 1
     refused 2 'unexpected argument "x"' run x
     refused 2 "are more than the model's" run --stages 64
     refused 2 '--splits="0"' run --stages 2 --splits 0
     refused 2 '--splits="2,1"' run --stages 3 --splits 2,1
     MEMRA_PP_STAGES=+2 refused 2 'MEMRA_PP_STAGES="\+2"' run
     MEMRA_PP_STAGES=" 2" refused 2 'MEMRA_PP_STAGES=" 2"' run
+    local command
+    for command in run plan logits tokenize gate bench status devices; do
+        MEMRA_PP_STAGE=2 refused 2 'MEMRA_PP_STAGE="2" is set and there is no such door; the nearest is MEMRA_PP_STAGES' \
+            "$command"
+    done
+    MEMRA_PRIME_LENGTH=1 refused 2 'MEMRA_PRIME_LENGTH="1" .*no such door; .*--help lists all' run
+    MEMRA_STAGES=2 refused 2 'MEMRA_STAGES="2" .*nearest is MEMRA_PP_STAGES' run
+    MEMRA_PP_STAGE='' MEMRA_BUILDER=x run_pp run -n 1
+    [[ $status == 0 ]]
     MEMRA_PP_STAGES=x run_pp run -n 1 --stages 1
     [[ $status == 0 ]]
     refused 3 'No such file' run -m "$TEST_DIR/none"
     refused 3 'magic|GGUF|short' run -m "$PP"
     refused 3 '' run -m "$TEST_DIR"
-    refused 4 'device 63: (this build has no CUDA backend|no such CUDA device); devices here: cpu' \
+    refused 4 'cuda:63: (this build has no CUDA backend|no such CUDA device); devices here: cpu.*; rule: .*auto' \
         run --devices 63
     refused 4 'cpu:999: no such NUMA node' run --devices cpu:999
+    refused 2 '--transport=ipc: boundary 0 -> 1 leads from cpu to cpu: .*; there shm or auto would do' \
+        run --stages 2 --devices cpu,cpu --transport ipc
+    refused 2 '--signal=spin is a signal of transport ipc, .* from cpu to cpu: .*; leave it out, or auto' \
+        run --stages 2 --devices cpu,cpu --signal spin
     assert_nothing_left
 }
 
@@ -325,6 +348,31 @@ has_text() {
     refused 3 'No such file' run -m "$TEST_DIR/none" --log-file "$TEST_DIR/log"
     grep -q 'error: .*No such file' "$TEST_DIR/log"
     refused 4 '--log-file .* cannot be written' run --log-file "$TEST_DIR/none/log"
+}
+
+@test "a log file that cannot be written on: one line says so, the rest goes to stderr, exit code 4" {
+    run_pp run -p Once -n 2
+    local want=$output
+    run_pp run -p Once -n 2 --log-file /dev/full
+    [[ $status == 4 && $output == "$want" ]]
+    [[ $(grep -c 'warning: --log-file /dev/full cannot be written: No space left' "$TEST_DIR/err") == 1 ]]
+    grep -q 'stage 0: layers' "$TEST_DIR/err"
+    grep -q 'stop: limit' "$TEST_DIR/err"
+    run_pp run -m "$TEST_DIR/none" --log-file /dev/full
+    [[ $status == 3 && $(grep -c 'error: .*No such file' "$TEST_DIR/err") == 1 ]]
+    # A disk that is full later: every process says it, and a stage does not die of it.
+    head -c 100000 /dev/zero >"$TEST_DIR/log" # so that the limit on files is this one's alone
+    start_pp "$TEST_DIR/out" run -p Once -n 200 --temp 0 --stages 2 --log-level debug --log-file "$TEST_DIR/log" \
+        --fault 'stage=all,at=decode,kind=slow:5,every=1'
+    wait_for 10 has_text "$TEST_DIR/out"
+    local limit
+    limit=$(($(wc -c <"$TEST_DIR/log") + 10))
+    prlimit --pid "$PP_PID" --fsize="$limit"
+    kill -KILL "$(stages_of "$PP_PID" | head -1)"
+    end_of "$PP_PID"
+    [[ $END_CODE == 4 ]]
+    grep -q "memra-pp: warning: --log-file $TEST_DIR/log cannot be written: File too large" "$TEST_DIR/out.err"
+    grep -q 'took its place' "$TEST_DIR/out.err"
 }
 
 @test "a bar shows loading on a terminal, none in a pipe" {
@@ -352,6 +400,18 @@ has_text() {
     status=0
     "$PP" run --help >/dev/full 2>/dev/null || status=$?
     [[ $status == 4 ]]
+    local line
+    for line in 'plan --json' devices status 'gate ppn -p 24 -n 1' 'bench --sessions 2 -p 8 -n 8 -r 1 -o csv' \
+        'tokenize -p x' 'logits --tokens 1 -o -'; do
+        status=0
+        # shellcheck disable=SC2086 # words
+        "$PP" $line --log-level error >/dev/full 2>"$TEST_DIR/err" || status=$?
+        [[ $status == 4 && $(wc -l <"$TEST_DIR/err") == 1 ]]
+        grep -qE 'standard output cannot be written: (No space|some of it is lost)' "$TEST_DIR/err"
+    done
+    "$PP" bench --sessions 2 -p 8 -n 8 -r 2 --log-level error -o csv 2>"$TEST_DIR/err" | head -c 8 >/dev/null
+    [[ ${PIPESTATUS[0]} == 141 && ! -s $TEST_DIR/err ]]
+    refused 4 '/dev/full cannot be written: No space' logits --tokens 1 -o /dev/full --log-level error
     status=0
     "$PP" run -p Once -n 5 >&- 2>"$TEST_DIR/err" || status=$?
     [[ $status == 4 ]]
@@ -466,6 +526,15 @@ has_text() {
         qw(weights kv scratch slots host) } @{$l->{stages}}'
     run_pp plan --json
     json_ok "$TEST_DIR/out" '$l->{kv_type} eq "f16" && $l->{n_stages} == 1'
+    # One unit in a table, and no "1 sessions".
+    run_pp plan --shape 70b --type q8_0 --stages 4
+    [[ $status == 0 || $status == 4 ]]
+    [[ $(grep -cE '^[0-3] .*( +[0-9]+\.[0-9] MB){5}$' "$TEST_DIR/out") == 4 ]]
+    ones=$(grep -hoE '(^|[^0-9.])1 (session|row|layer|stage|position)s' "$TEST_DIR/out" "$TEST_DIR/err" || true)
+    [[ -z $ones ]]
+    run_pp plan --ctx 10000000 --sessions 1
+    [[ $status == 4 ]]
+    grep -q '1 session of context 10000000' "$TEST_DIR/err"
     run_pp plan --ctx 10000000 --sessions 1000
     [[ $status == 4 && $output == model:* ]]
     [[ $(wc -l <"$TEST_DIR/err") == 1 ]]
@@ -503,8 +572,20 @@ has_text() {
     kill -STOP "$PP_PID"
     run_pp status
     [[ $status == 0 ]]
-    grep -qE "^$PP_PID +not answering" "$TEST_DIR/out"
-    refused 5 'is not answering' status "$PP_PID"
+    grep -qE "^$PP_PID +stopped" "$TEST_DIR/out"
+    run_pp status --json
+    json_ok "$TEST_DIR/out" '$l->{runs}[0]{state} eq "stopped"'
+    refused 5 "does not answer, its process is stopped .*: kill -CONT $PP_PID" status "$PP_PID"
+    # One that hangs: this shell holds the lock of a run, and answers nothing.
+    local hanging=$RUN_DIR/memra-pp/run-$$-1 lock
+    mkdir "$hanging"
+    exec {lock}>"$hanging/lock"
+    flock "$lock"
+    run_pp status
+    grep -qE "^$$ +not answering" "$TEST_DIR/out"
+    refused 5 "run $$ does not answer within 1 s: it hangs, .*kill $$" status "$$"
+    exec {lock}>&-
+    rm -r "$hanging"
     kill -CONT "$PP_PID"
     kill -INT "$PP_PID"
     end_of "$PP_PID"

@@ -51,7 +51,7 @@ talk() {
     talk --temp 0 -n -1 --ctx 64 <"$TEST_DIR/in"
     [[ $CODE == 0 ]]
     [[ $(grep -c 'length: .*/clear' <<<"$ERR") -ge 3 ]]
-    grep -qE 'length: [0-9]+ tokens do not fit' <<<"$ERR"
+    grep -qE 'length: no room for [0-9]+ tokens? beside' <<<"$ERR"
     grep -q 'the context of 64 positions is full' <<<"$ERR"
     [[ -n $OUT ]]
 }

@@ -16,14 +16,14 @@ SMALL=layers=4,embd=128,ff=256,heads=4,vocab=500
 
 @test "plan --shape: any size at once, nothing allocated, exit 4 where it does not fit" {
     local shape
-    for shape in 1b 3b 8b 70b 405b; do
+    for shape in 1b 3b 8b 70b 405b qwen3-4b gemma3-4b; do
         pp plan --shape "$shape" --stages 4 --splits auto --json
         [[ $CODE == 0 || $CODE == 4 ]]
         [[ $OUT == *'"n_stages":4,'* ]]
     done
     pp plan --shape 405b --type f32
     [[ $CODE == 4 && $OUT == "model: llama, 126 layers, 16384 wide, 128256 tokens"* ]]
-    expect_error 4 "the run needs [0-9.]+ MB"
+    expect_error 4 "the run needs [0-9.]+ [MGTP]B and [0-9.]+ [MGT]B are free"
     # A sanitizer needs more address space than any limit.
     if grep -q '^MEMRA_SANITIZE:STRING=.' "$MEMRA_BUILD/CMakeCache.txt"; then return 0; fi
     # No room for a thousandth of the weights.

@@ -124,4 +124,13 @@ seen() { # NAME: how often
     kill -INT -- "-$PP_PID"
     end_within 1500
     [[ $END_CODE == 130 && $(grep -c 'the trace ends here' "$TEST_DIR/out.err") == 1 ]]
+    # The same in a run that comes to its end: its text is whole, its exit code says that the trace is not.
+    pp run -m "$DEMO" -p x -n 200 --temp 0
+    start_pp "$TEST_DIR/out" run -m "$DEMO" -p x -n 200 --temp 0 --trace "$TEST_DIR/second.json" \
+        --fault 'stage=all,at=decode,kind=slow:5,every=1'
+    wait_for 10 grep -q '"decode steps"' "$TEST_DIR/second.json"
+    prlimit --pid "$PP_PID" --fsize="$(($(wc -c <"$TEST_DIR/second.json") + 2000))"
+    end_of "$PP_PID"
+    [[ $END_CODE == 4 && $(<"$TEST_DIR/out") == "$OUT" ]]
+    [[ $(grep -c 'the trace ends here, the run goes on (exit code 4 in the end)' "$TEST_DIR/out.err") == 1 ]]
 }

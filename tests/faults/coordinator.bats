@@ -191,6 +191,28 @@ none_left() {
     assert_nothing_left
 }
 
+@test "a run directory that is removed under a run is made anew when it is needed" {
+    local victim gone
+    for gone in "$RUN_DIR/memra-pp" "$RUN_DIR/memra-pp/*" "$RUN_DIR/memra-pp/*/lock"; do
+        begin decode
+        victim=$(stages_of "$PP_PID" | head -n 1)
+        [[ -n $victim ]]
+        # shellcheck disable=SC2086 # a pattern
+        rm -rf -- $gone
+        kill -KILL "$victim"
+        wait_for 10 status_has '"restarts": ?1'
+        wait_for 10 grep -q 'the run directory .* was removed: made anew' "$TEST_DIR/out.err"
+        wait_for 10 grep -q "pid $victim.*took its place" "$TEST_DIR/out.err"
+        works_again # its start does not sweep ours
+        is_alive "$PP_PID"
+        kill -INT "$PP_PID"
+        end_of "$PP_PID"
+        [[ $END_CODE == 130 ]]
+        assert_nothing_left
+        rm "$TEST_DIR/out" "$TEST_DIR/out.err"
+    done
+}
+
 @test "two runs side by side do not touch each other" {
     begin decode
     local first=$PP_PID

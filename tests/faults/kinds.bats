@@ -88,6 +88,8 @@ KILLED='stage=1,at=decode,kind=kill'
     done
     story "$KILLED;stage=1,at=recovery,kind=hang" --start-timeout 0.5
     goes_on 1 'stage 1 .*no progress for 0\.[5-9].*as a replacement.*once more'
+    story "$KILLED;stage=1,at=recovery,kind=stop" --start-timeout 0.5 --hang-timeout 0.2
+    goes_on 1 'stage 1 .* for 0\.[5-9].*as a replacement.*--start-timeout.*stopped by SIGSTOP.*once more'
     assert_nothing_left
 }
 
@@ -120,6 +122,6 @@ idle_story() {
     grep -q 'stage 1 .*no progress.*took its place' "$TEST_DIR/out.err"
     idle_story "stage=1,at=idle,kind=badmsg" '"bad_messages": ?1'
     [[ $OUT == "$want" ]]
-    grep -q '^stage 1: 1 messages failed their check and were dropped' "$TEST_DIR/status"
+    grep -q '^stage 1: messages that failed their check, dropped: 1$' "$TEST_DIR/status"
     assert_nothing_left
 }

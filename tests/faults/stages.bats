@@ -38,13 +38,26 @@ story() {
     done
 }
 
+@test "a program that is no stage program is said to be none" {
+    story -n 1 --stage-program /bin/true
+    expect_error 5 'stage . .* while loading: ended with exit code 0; it had said nothing: is it a stage program\? \(--stage-program\)'
+    story -n 1 --stage-program /tmp
+    expect_error 4 'cannot (start|run) .*/tmp.*--stage-program'
+    assert_nothing_left
+}
+
 @test "a stopped stage is noticed by its silence, in load, prime and decode" {
-    for at in load prime decode; do
+    for at in prime decode; do
         story -n 40 --hang-timeout 0.5 --fault "stage=1,at=$at,kind=stop"
         expect_error 5 "stage 1 .*(has not answered|no progress).*stopped by SIGSTOP"
         at_most ended "$MS" 4000
         assert_nothing_left
     done
+    # A start has its own deadline, however short that of a step is.
+    story -n 40 --hang-timeout 0.1 --start-timeout 1 --fault "stage=1,at=load,kind=stop"
+    expect_error 5 "stage 1 .* for 1\.[0-9] s while loading.*limit 1.0 s, --start-timeout.*stopped by SIGSTOP"
+    at_most ended "$MS" 4000
+    assert_nothing_left
 }
 
 @test "a hung stage is noticed by its lack of progress, and not its starved neighbours" {

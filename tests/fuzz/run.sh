@@ -10,11 +10,13 @@ set -eu
 seconds=${1:-60}
 target=${2:-gguf}
 case $seconds in
-'' | *[!0-9]*) echo "run.sh: SECONDS is a number, not '$seconds'" >&2; exit 2 ;;
+'' | *[!0-9]*) echo "run.sh: SECONDS is a whole number, not '$seconds'" >&2; exit 2 ;;
+*[1-9]*) ;;
+*) echo "run.sh: 0 SECONDS would be without an end; 1 at least" >&2; exit 2 ;;
 esac
 cd "$(dirname "$0")/../.."
 if [ ! -f "tests/fuzz/${target}_fuzz.c" ]; then
-    echo "run.sh: no target tests/fuzz/${target}_fuzz.c" >&2
+    echo "run.sh: no target '$target'; there are:" tests/fuzz/*_fuzz.c >&2
     exit 2
 fi
 

@@ -1,5 +1,8 @@
 /* Attention, KV writes and block operations on the GPU: near the cpu's, and a row's bits do not
- * depend on rows beside it, nor on whether cells are spread over blocks. */
+ * depend on rows beside it, nor on whether cells are spread over blocks.
+ *
+ *     gpu_attention_test [PATTERN]    PATTERN: only tests of that name, * and ? standing for others;
+ *                                     each_kernel_once is small enough for compute-sanitizer */
 #include "tests/support/gpu_check.h"
 #include "tests/support/tap.h"
 
@@ -105,17 +108,18 @@ static void ask(const pools *p, float *out, const float *x, const uint32_t *posi
     side_free(p->on, to, bytes);
 }
 
-static void check(attention_case c)
+enum { ROWS = 24 };
+
+static void check(attention_case c, uint32_t n_rows)
 {
-    enum { R = 24 };
     char what[96];
     pools on_cpu, on_gpu;
     seeded s = {77};
-    uint64_t width = (uint64_t)c.n_heads * c.n_head, n = R * width;
+    uint64_t width = (uint64_t)c.n_heads * c.n_head, n = n_rows * width;
     float *x = seeded_floats(&s, n, 2), *out[4];
-    uint32_t position[R], which[R];
-    uint8_t live[R];
-    for (uint32_t i = 0; i < R; i++) {
+    uint32_t position[ROWS], which[ROWS];
+    uint8_t live[ROWS];
+    for (uint32_t i = 0; i < ROWS; i++) {
         /* A prompt's rows that follow each other, borders of cells and blocks, single rows. */
         position[i] = i < 10    ? 250 + i
                       : i == 10 ? 0
@@ -128,10 +132,10 @@ static void check(attention_case c)
         out[i] = calloc(n, 4);
     pools_open(&on_cpu, &cpu, c, 5);
     pools_open(&on_gpu, &gpu, c, 5);
-    ask(&on_cpu, out[0], x, position, which, live, R, false, 0);
-    ask(&on_gpu, out[1], x, position, which, live, R, false, 0);
-    ask(&on_gpu, out[2], x, position, which, live, R, true, 0);
-    for (uint32_t r = 0; r < R; r++)
+    ask(&on_cpu, out[0], x, position, which, live, n_rows, false, 0);
+    ask(&on_gpu, out[1], x, position, which, live, n_rows, false, 0);
+    ask(&on_gpu, out[2], x, position, which, live, n_rows, true, 0);
+    for (uint32_t r = 0; r < n_rows; r++)
         ask(&on_gpu, out[3] + r * width, x + r * width, &position[r], &which[r], &live[r], 1,
             r % 2, 0);
     snprintf(what, sizeof what, "%s, %u/%u heads of %u, window %u", dtype_get(c.type)->name,
@@ -159,7 +163,7 @@ static void attention_is_near_and_alone(void **state)
         {DT_F16, 8, 2, 64, 100}, {DT_BF16, 8, 8, 48, 300}, {DT_F32, 16, 1, 72, 256},
     };
     for (uint32_t i = 0; i < sizeof cases / sizeof *cases; i++)
-        check(cases[i]);
+        check(cases[i], ROWS);
 }
 
 /* Rows of a prompt beside each other and another's, with a dead row between, are as each row alone:
@@ -221,6 +225,68 @@ static void prompts_are_their_rows(void **state)
         prompt_is_its_rows(cases[i]);
 }
 
+/* K and V that are not finite, written by one row of a prompt, reach the rows that see them and no others:
+ * those before have the bits that they have without it, those after what each has alone. */
+static void what_is_not_seen_is_nobodys(attention_case c)
+{
+    enum { R = 300, AT = LENGTH - R + 171 };
+    pools p;
+    seeded s = {79};
+    uint64_t width = (uint64_t)c.n_heads * c.n_head, kv_width = (uint64_t)c.n_kv_heads * c.n_head;
+    float *x = seeded_floats(&s, R * width, 3), *before = calloc(R * width, 4), *all = calloc(R * width, 4);
+    float *one = calloc(width, 4), *k = seeded_floats(&s, kv_width, 2), *v = seeded_floats(&s, kv_width, 2);
+    static uint32_t position[R], which[R];
+    static uint8_t live[R];
+    uint32_t n_spoilt = 0;
+    for (uint32_t i = 0; i < R; i++) {
+        position[i] = LENGTH - R + i;
+        live[i] = 1;
+    }
+    pools_open(&p, &gpu, c, 6);
+    ask(&p, before, x, position, which, live, R, true, 1);
+    v[1] = NAN; /* of the first head, an odd and an even place; K is finite, so that others are seen */
+    v[c.n_head - c.n_head / 4] = -INFINITY;
+    const uint32_t at = AT, table = 0;
+    const uint8_t lives = 1;
+    row_args row = rows_on(&gpu, &at, &table, &lives, 1, 0);
+    dev_ptr ks = side_put(&gpu, k, 4 * kv_width), vs = side_put(&gpu, v, 4 * kv_width);
+    assert_int_equal(gpu.b->kv_write(gpu.q, &p.kv, ks, vs, &row, 1), ST_OK);
+    ask(&p, all, x, position, which, live, R, true, 1);
+    for (uint32_t r = 0; r < R; r++) {
+        const float *got = all + r * width;
+        char what[96];
+        snprintf(what, sizeof what, "%s, %u/%u heads of %u, window %u, row %u", dtype_get(c.type)->name,
+                 c.n_heads, c.n_kv_heads, c.n_head, c.window, r);
+        bool sees = position[r] >= AT && (c.window == 0 || position[r] < AT + c.window);
+        if (position[r] < AT) assert_true(same_bits(what, got, before + r * width, width));
+        if (r % 5 != 0 && position[r] != AT) continue;
+        ask(&p, one, x + r * width, &position[r], &which[r], &live[r], 1, r % 2, 1);
+        for (uint64_t i = 0; i < width; i++) {
+            if (isfinite(one[i]) && same_bits(what, &got[i], &one[i], 1)) continue;
+            if (isfinite(one[i]) || isfinite(got[i]) || !sees) fail_msg("%s, value %d: %g, alone %g", what, (int)i, got[i], one[i]);
+            n_spoilt++;
+        }
+    }
+    assert_true(n_spoilt >= 2);
+    rows_free(&gpu, &row, 1);
+    side_free(&gpu, ks, 4 * kv_width);
+    side_free(&gpu, vs, 4 * kv_width);
+    pools_close(&p);
+    float *mine[] = {x, before, all, one, k, v};
+    for (int i = 0; i < 6; i++)
+        free(mine[i]);
+}
+
+static void values_that_are_not_finite_stay_where_they_are_seen(void **state)
+{
+    (void)state;
+    static const attention_case cases[] = {
+        {DT_F16, 32, 8, 128, 0}, {DT_F16, 8, 2, 64, 0},  {DT_F16, 4, 4, 128, 100}, {DT_F16, 3, 1, 64, 400},
+        {DT_F16, 4, 1, 256, 0},  {DT_F16, 6, 2, 80, 90}, {DT_BF16, 4, 2, 128, 0},  {DT_F32, 4, 2, 64, 130}};
+    for (uint32_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        what_is_not_seen_is_nobodys(cases[i]);
+}
+
 /* Rows of two sequences on empty pools, by the fused op or by its parts: results, then K and V. */
 static void turn(attention_case c, uint32_t n_rot, bool neox, uint32_t n_rows, bool fused, char *to)
 {
@@ -273,29 +339,51 @@ static void turn(attention_case c, uint32_t n_rot, bool neox, uint32_t n_rows, b
         side_free(on, in[i], 4 * n[i]);
 }
 
+typedef struct {
+    attention_case c;
+    uint32_t n_rot, n_rows;
+} turn_case;
+
+static void turned_is_its_parts(turn_case t, bool neox)
+{
+    uint64_t kv_width = (uint64_t)t.c.n_kv_heads * t.c.n_head;
+    uint64_t bytes = 4ull * t.n_rows * t.c.n_heads * t.c.n_head +
+                     2 * dtype_bytes(t.c.type, BLOCKS * KV_BLOCK * kv_width);
+    char *out[2] = {malloc(bytes), malloc(bytes)};
+    for (int fused = 0; fused < 2; fused++)
+        turn(t.c, t.n_rot, neox, t.n_rows, fused, out[fused]);
+    assert_memory_equal(out[0], out[1], bytes);
+    free(out[0]);
+    free(out[1]);
+}
+
 static void turned_attention_is_its_parts(void **state)
 {
     (void)state;
-    static const struct {
-        attention_case c;
-        uint32_t n_rot, n_rows;
-    } cases[] = {{{DT_F16, 8, 2, 128, 0}, 128, 400}, {{DT_F16, 4, 4, 64, 100}, 64, 300},
+    static const turn_case cases[] = {{{DT_F16, 8, 2, 128, 0}, 128, 400}, {{DT_F16, 4, 4, 64, 100}, 64, 300},
                  {{DT_F16, 3, 1, 128, 0}, 64, 201},  {{DT_F16, 4, 2, 64, 0}, 20, 200},
                  {{DT_F16, 8, 2, 128, 0}, 128, 12},  {{DT_BF16, 4, 2, 128, 0}, 128, 200},
                  {{DT_F16, 3, 1, 128, 90}, 64, 40},  {{DT_F16, 36, 2, 64, 0}, 64, 9},
                  {{DT_F16, 4, 2, 96, 0}, 96, 200}};
-    for (uint32_t i = 0; i < 2 * sizeof cases / sizeof *cases; i++) {
-        attention_case c = cases[i / 2].c;
-        uint64_t kv_width = (uint64_t)c.n_kv_heads * c.n_head;
-        uint64_t bytes = 4ull * cases[i / 2].n_rows * c.n_heads * c.n_head +
-                         2 * dtype_bytes(c.type, BLOCKS * KV_BLOCK * kv_width);
-        char *out[2] = {malloc(bytes), malloc(bytes)};
-        for (int fused = 0; fused < 2; fused++)
-            turn(c, cases[i / 2].n_rot, i % 2, cases[i / 2].n_rows, fused, out[fused]);
-        assert_memory_equal(out[0], out[1], bytes);
-        free(out[0]);
-        free(out[1]);
-    }
+    for (uint32_t i = 0; i < 2 * sizeof cases / sizeof *cases; i++)
+        turned_is_its_parts(cases[i / 2], i % 2);
+}
+
+/* Of each type whole rows and cells, of f16 also few rows and prompts; heads of 7: writes value by
+ * value. */
+static void each_kernel_once(void **state)
+{
+    (void)state;
+    static const attention_case rows[] = {
+        {DT_F16, 2, 1, 64, 0},  {DT_F16, 2, 1, 256, 0}, {DT_F16, 1, 1, 264, 0}, {DT_F32, 2, 1, 64, 0},
+        {DT_BF16, 2, 1, 64, 0}, {DT_F16, 1, 1, 7, 0},   {DT_F32, 1, 1, 7, 0},   {DT_BF16, 1, 1, 7, 0},
+    };
+    static const turn_case prompts[] = {
+        {{DT_F16, 2, 1, 64, 0}, 64, 100}, {{DT_F16, 2, 1, 128, 0}, 128, 100}};
+    for (uint32_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        check(rows[i], 12);
+    for (uint32_t i = 0; i < sizeof prompts / sizeof *prompts; i++)
+        turned_is_its_parts(prompts[i], true);
 }
 
 /* Rounding to the cache type as the cpu rounds, dead rows write nothing, blocks copied and wiped.
@@ -332,12 +420,15 @@ static void pools_hold_what_the_cpus_hold(void **state)
     }
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
     if (!gpu_begin(&cpu, &gpu, 300)) return 0;
+    if (argc > 1) cmocka_set_test_filter(argv[1]);
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(each_kernel_once),
         cmocka_unit_test(attention_is_near_and_alone),
         cmocka_unit_test(prompts_are_their_rows),
+        cmocka_unit_test(values_that_are_not_finite_stay_where_they_are_seen),
         cmocka_unit_test(turned_attention_is_its_parts),
         cmocka_unit_test(pools_hold_what_the_cpus_hold),
     };

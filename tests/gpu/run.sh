@@ -1,14 +1,13 @@
 #!/usr/bin/env bash
 # run.sh - what a machine with a GPU can be tested with, in under eight minutes: ops, products, attention
 # and the one-launch walk against the cpu; every gate with 1 to 4 stages on one GPU and with 2 on two;
-# unsplit walks and placements; every transport and signal; a soak; logits against the cpu and against the Hugging Face library;
-# memory against the plan; kernels under compute-sanitizer; speeds. A short table comes last.
+# unsplit walks and placements; NaN; faults around GPUs; every transport and signal; a soak; logits
+# against the cpu and against the Hugging Face library; memory against the plan; kernels under
+# compute-sanitizer; speeds. A short table comes last.
 #
 #   tests/gpu/run.sh [BUILD] [STEP..]     BUILD: a build folder (build/release); steps: see below
 #
-# Steps that judge bits run several at a time (MEMRA_GPU_JOBS, 4: the device is time-sliced, and more
-# only wait for each other); those that judge bytes or times, or are many themselves, run alone. Red: a
-# check failed, or was skipped: there is a GPU here. Python steps need numpy, truth also torch,
+# Red: a check failed, or was skipped: there is a GPU here. Python steps need numpy, truth also torch,
 # transformers and gguf: without them they are named as not run, and nothing else is.
 set -uo pipefail
 
@@ -16,56 +15,13 @@ root=$(dirname -- "$(dirname -- "$(dirname -- "$(readlink -f -- "${BASH_SOURCE[0
 build=${1:-$root/build/release}
 shift || true
 steps=("$@")
-((${#steps[@]} > 0)) || steps=(bench memory truth sanitizer tests soak transports gates placements logits)
+((${#steps[@]} > 0)) ||
+    steps=(bench memory truth sanitizer tests soak transports gates placements poison faults logits)
 pp=$build/bin/memra-pp
 export MEMRA_BUILD=$build # also where it was moved after it was built
 shared=${MEMRA_SHARED:-$root/../shared}
-jobs_max=${MEMRA_GPU_JOBS:-4}
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-n_checks=0
-
-note() { # PLACE NAME STATUS SECONDS TEXT
-    printf '%-36s %-5s %4s s  %s\n' "$2" "$3" "$4" "$5" >"$work/$1.row"
-}
-
-# Run a command under a limit; its last line stands in the table. Output without a device is a skip,
-# which is no success here.
-judge() { # PLACE NAME LIMIT COMMAND..
-    local place=$1 name=$2 limit=$3 began=$SECONDS code=0 word=ok out=$work/$1.out
-    shift 3
-    timeout "$limit" "$@" >"$out" 2>&1 || code=$?
-    ((code == 0)) || word=RED
-    ! grep -q '^1..0 # SKIP' "$out" || word=SKIP
-    [[ $word == ok ]] || { printf '%s\n' "--- $name ($code)" && tail -n 25 "$out"; }
-    note "$place" "$name" "$word" $((SECONDS - began)) \
-        "$(grep -vE '^(1\.\.|ok |not ok |=+ *$|$)' "$out" | tail -n 1 | cut -c1-100)"
-}
-
-next_place() {
-    n_checks=$((n_checks + 1))
-    place=$(printf '%03d' "$n_checks")
-}
-
-check() { # NAME LIMIT COMMAND..: beside others
-    local place
-    next_place
-    while (($(jobs -rp | wc -l) >= jobs_max)); do wait -n; done
-    judge "$place" "$@" &
-}
-
-alone() { # NAME LIMIT COMMAND..
-    local place
-    next_place
-    wait
-    judge "$place" "$@"
-}
-
-not_here() { # NAME WHY
-    local place
-    next_place
-    note "$place" "$1" none 0 "not run: $2"
-}
+. "$root/tests/gpu/table.bash"
+. "$root/tests/gpu/faults.bash"
 
 has_modules() { # NAME MODULE..: for the step NAME
     local name=$1 module
@@ -116,9 +72,9 @@ transports() {
 
 # The kernels alone, and the small model in two processes: a prompt of more rows than a decode step ever
 # has, then a single step. Kernels are slow there: no stage is to be called hung, and racecheck, the
-# slowest, leaves the two largest tests out.
+# slowest, has each kernel of attention and of the walk once, and no drawing.
 sanitizer() {
-    local tool t
+    local tool t only
     local text="Once upon a time, there was a little girl named Lily. She loved to play outside. "
     local run=("$pp" run -m "$root/launch/demo/demo.gguf" -n 2 --temp 0 --stages 2 --devices '0,0'
         --hang-timeout 100 --start-timeout 100 -p "$text$text$text$text")
@@ -132,8 +88,12 @@ sanitizer() {
         [[ $tool != memcheck ]] || under+=(--report-api-errors no)
         check "$tool, small model, 2 stages" 180 "${under[@]}" "${run[@]}"
         for t in ops attention walk sample; do
-            [[ $tool != racecheck || $t == ops ]] || continue
-            check "$tool, $t" 180 "${under[@]}" "$build/bin/tests/gpu_${t}_test"
+            only=()
+            case $tool,$t in
+            racecheck,sample) continue ;;
+            racecheck,attention | racecheck,walk) only=(each_kernel_once) ;;
+            esac
+            check "$tool, $t" 180 "${under[@]}" "$build/bin/tests/gpu_${t}_test" "${only[@]}"
         done
     done
 }
@@ -144,12 +104,6 @@ unsplit_gate() {
     out=$("$pp" gate "$@") || { printf '%s\n' "$out" && return 1; }
     grep '^ok .*unsplit.*unsplit step' <<<"$out" || { printf '%s\n' "$out" && return 1; }
     echo "$(grep -c 'unsplit step' <<<"$out") arms walked unsplit"
-}
-
-canaries() {
-    local code=0
-    "$pp" gate "$@" --canary || code=$?
-    ((code == 1))
 }
 
 # survives STAGE ARGUMENT..: killed in a decode step on one GPU, the story is that of one stage.
@@ -163,25 +117,38 @@ survives() {
     [[ $got == "$want" ]] && grep 'took its place' "$err"
 }
 
-# refuses PATTERN ARGUMENT..: exit code 2 and that line.
-refuses() {
-    local pattern=$1 code=0 out
-    shift
-    out=$("$pp" run -p Once -n 1 --stages 2 "$@" 2>&1) || code=$?
-    printf '%s\n' "$out"
-    ((code == 2)) && grep "$pattern" <<<"$out"
+# poisoned STAGE AT: exit code 7, a line that names the stage, and the story as far as it went.
+poisoned() {
+    local stage=$1 at=$2 story=(run -p "Once upon a time" --temp 0 -n 60 --stages 3) want got code=0 err
+    err=$(mktemp "$work/err.XXXXXX")
+    want=$("$pp" "${story[@]}" --devices 0,0,0) || return 1
+    got=$("$pp" "${story[@]}" --devices 0,0,0 --fault "stage=$stage,at=$at,kind=nan" 2>"$err") || code=$?
+    [[ $code == 7 && $want == "$got"* && $got != "$want" ]] || { cat "$err" && return 1; }
+    grep "NaN or infinity in the hidden state at position .*, found by stage $stage " "$err"
+}
+
+# NaN ends the session that it is in, others' tokens are those that they draw alone, and so are those of
+# sessions that follow in its blocks.
+poison() {
+    local fn=(bash -c '"$0" "$@"') stage at
+    export -f poisoned
+    export pp work
+    check "poison, 1 to 3 stages on one GPU" 200 env MEMRA_POISON_DEVICE=cuda "$build/bin/tests/poison_test"
+    for stage in 0 1 2; do
+        for at in prime decode; do check "NaN in stage $stage, $at" 60 "${fn[@]}" poisoned "$stage" "$at"; done
+    done
 }
 
 # Weights, K and V through CUDA IPC: on one GPU, and on two, where only prompts walk unsplit unasked.
 placements() {
     local fn=(bash -c '"$0" "$@"') name stage # timeout runs programs, not functions
-    export -f unsplit_gate canaries survives refuses
+    export -f unsplit_gate survives refuses
     export pp work
     for name in prime batch spec; do
         check "gate $name unsplit, 3 on one GPU" 120 "${fn[@]}" unsplit_gate "$name" --stages 3 \
             --devices "$(on_gpus 3)"
     done
-    check "canaries of gate prime" 120 "${fn[@]}" canaries prime --stages 2 --devices 0,0
+    check_code 1 "canaries of gate prime" 120 "$pp" gate prime --canary --stages 2 --devices 0,0
     check "weights on stage 0, one GPU" 120 "$pp" gate ppn --stages 3 --splits 2,5 --shard 0 \
         --devices "$(on_gpus 3)"
     check "the same, unsplit prompts" 120 "${fn[@]}" unsplit_gate prime --stages 2 --devices 0,0 --shard 0
@@ -196,10 +163,10 @@ placements() {
     check "gate batch unsplit, two GPUs" 120 "${fn[@]}" unsplit_gate batch --stages 2 --devices 0,1 \
         --allow-unsplit-batch 1
     check "weights on stage 0, two GPUs" 120 "$pp" gate ppn --stages 2 --splits 4 --devices 0,1 --shard 0
-    check "unsplit decode refused" 30 "${fn[@]}" refuses 'weights of stage 1 on another device' \
-        --devices 0,1 --batch-pp 0
-    check "one stream refused" 30 "${fn[@]}" refuses 'stage 1 is on another than stage 0' --devices 0,1 \
-        --streams 0
+    check "unsplit decode refused" 30 "${fn[@]}" refuses 2 'weights of stage 1 on another device' \
+        run -p Once -n 1 --stages 2 --devices 0,1 --batch-pp 0
+    check "one stream refused" 30 "${fn[@]}" refuses 2 'stage 1 is on another than stage 0' \
+        run -p Once -n 1 --stages 2 --devices 0,1 --streams 0
 }
 
 for step in "${steps[@]}"; do
@@ -211,6 +178,8 @@ for step in "${steps[@]}"; do
         ;;
     gates) gates ;;
     placements) placements ;;
+    faults) faults ;;
+    poison) poison ;;
     transports) transports ;;
     soak) check "soak, 2 and 4 on one GPU" 240 "$build/bin/tests/gpu_soak_test" ;;
     truth)
@@ -228,7 +197,7 @@ for step in "${steps[@]}"; do
     sanitizer) sanitizer ;;
     bench)
         alone "products, read bandwidth" 100 "$build/bin/bench/cuda_bench"
-        cat "$(printf '%s/%03d.out' "$work" "$n_checks")"
+        cat "$last_out"
         ;;
     *)
         echo "unknown step '$step'" >&2
@@ -236,7 +205,4 @@ for step in "${steps[@]}"; do
         ;;
     esac
 done
-wait
-cat "$work"/*.row
-echo "$n_checks checks in $SECONDS s"
-! grep -qE ' (RED|SKIP) ' "$work"/*.row
+print_table

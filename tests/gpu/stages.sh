@@ -15,11 +15,9 @@ shift $(($# < 2 ? $# : 2))
 steps=("$@")
 ((${#steps[@]} > 0)) || steps=(edges gates kills start bench big)
 pp=$build/bin/memra-pp
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
 . "$root/tests/gpu/table.bash"
 
-gpus=$("$pp" devices | grep -c '^cuda:')
+gpus=$("$pp" devices | grep -oE '^cuda:[0-9]+ ' | sort -u | wc -l)
 ((gpus > 0)) || { echo "no GPU here" && exit 1; }
 ((gpus < n)) || gpus=$n
 
@@ -36,7 +34,15 @@ uneven() { # K
     seq -s, 1 $(($1 - 1))
 }
 
-small=(--shape "layers=$((2 * n + 1)),embd=512,ff=1024,heads=8,kv-heads=4,vocab=1024")
+layers=$((2 * n + 1))
+# K ranges as equal as they can be. (`even`, said to gate ppn, asks for every cut there is.)
+equal() { # K
+    local s list=()
+    for ((s = 1; s < $1; s++)); do list+=($((s * layers / $1))); done
+    (IFS=, && echo "${list[*]}")
+}
+
+small=(--shape "layers=$layers,embd=512,ff=1024,heads=8,kv-heads=4,vocab=1024")
 large=(--shape 8b --type q8_0)
 
 edges() {
@@ -52,16 +58,16 @@ edges() {
             --devices "$(place "$n")" --transport ipc --signal "$s"
     done
     for ((i = 0; i + 1 < gpus; i++)); do
-        check "hops of 16 KB, 32 KB, 1 MB: $i to $((i + 1))" 60 "$build/bin/bench/hop_bench" \
+        alone "hops of 16 KB, 32 KB, 1 MB: $i to $((i + 1))" 60 "$build/bin/bench/hop_bench" \
             "$i" $((i + 1))
-        cat "$work/out"
+        cat "$last_out"
     done
 }
 
 gates() {
     local g cut
     for g in ppn batch prime spec recovery; do
-        for cut in even auto "$(uneven "$n")"; do
+        for cut in "$(equal "$n")" auto "$(uneven "$n")"; do
             check "gate $g, N = $n, cuts $cut" 60 "$pp" gate "$g" "${small[@]}" --stages "$n" \
                 --splits "$cut" --devices "$(place "$n")" --kills 4
         done
@@ -69,25 +75,25 @@ gates() {
     check "all gates, N = $n, reversed" 100 "$pp" gate all "${small[@]}" --stages "$n" \
         --splits even --devices "$(place "$n" reversed)" --kills 4
     ((n < 4)) || check "all gates, N = $((n - 1))" 100 "$pp" gate all "${small[@]}" \
-        --stages $((n - 1)) --splits even --devices "$(place $((n - 1)))" --kills 4
+        --stages $((n - 1)) --splits "$(equal $((n - 1)))" --devices "$(place $((n - 1)))" --kills 4
     check_code 1 "canaries, all red" 100 "$pp" gate all --canary "${small[@]}" --stages "$n" \
-        --splits even --devices "$(place "$n")"
+        --splits "$(equal "$n")" --devices "$(place "$n")"
 }
 
 kills() {
-    check "20 kills, 8 sessions" 150 "$pp" gate recovery "${small[@]}" --stages "$n" \
+    alone "20 kills, 8 sessions" 150 "$pp" gate recovery "${small[@]}" --stages "$n" \
         --splits even --devices "$(place "$n")" --sessions 8 --kills 20
-    grep '^# N=' "$work/out"
-    check "4 kills, 8b, prompts of 2k" 120 "$pp" gate recovery "${large[@]}" --stages "$n" \
+    grep '^# N=' "$last_out"
+    alone "4 kills, 8b, prompts of 2k" 120 "$pp" gate recovery "${large[@]}" --stages "$n" \
         --splits auto --devices "$(place "$n")" --kills 4 -p 2048 --ctx 2560
-    grep '^# N=' "$work/out"
+    grep '^# N=' "$last_out"
 }
 
 # From the command to the first token, what each stage loaded and how fast, and the host memory taken.
 start() {
-    check "start of $n stages, 8b" 120 "$pp" bench "${large[@]}" --stages "$n" --splits auto \
+    alone "start of $n stages, 8b" 120 "$pp" bench "${large[@]}" --stages "$n" --splits auto \
         --devices "$(place "$n")" -p 1 -n 0 -r 1 --log-level debug
-    grep -E 'weights loaded|made in' "$work/out"
+    grep -E 'weights loaded|made in' "$last_out"
     grep -E '^(MemTotal|MemAvailable):' /proc/meminfo
 }
 
@@ -106,16 +112,16 @@ measure() { # MODEL_OPTION..
 }
 
 bench() {
-    check "bench 8b Q8_0" 200 bash -c 'measure "$@"' _ "${large[@]}"
-    cat "$work/out"
+    alone "bench 8b Q8_0" 200 bash -c 'measure "$@"' _ "${large[@]}"
+    cat "$last_out"
 }
 
 # The weights alone are 75 GB (Q8_0) or 141 GB (BF16) of device memory, and of host memory at first.
 big() {
-    ((gpus == n)) || { note "bench 70b" "none" 0 "one GPU for each stage is not here" && return; }
-    check "bench 70b Q8_0" 240 bash -c 'measure "$@"' _ --shape 70b --type q8_0
-    cat "$work/out"
-    ((n < 8)) || check "70b BF16" 240 "$pp" bench --shape 70b --type bf16 --devices auto --splits auto \
+    ((gpus == n)) || { not_here "bench 70b" "one GPU for each stage is not here" && return; }
+    alone "bench 70b Q8_0" 240 bash -c 'measure "$@"' _ --shape 70b --type q8_0
+    cat "$last_out"
+    ((n < 8)) || alone "70b BF16" 240 "$pp" bench --shape 70b --type bf16 --devices auto --splits auto \
         --stages "$n" -p 2048 -n 32 -r 1 --log-level debug
 }
 

@@ -1,6 +1,6 @@
 #include "tests/support/small_run.h"
 
-#include "tests/support/tap.h"
+#include "tests/support/ok.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,6 +10,17 @@ void small_model(const char *path, const llama_spec *spec)
     gguf_build *b = gguf_build_llama(spec);
     gguf_build_file(b, path);
     gguf_build_free(b);
+}
+
+void small_model_arch(char path[SMALL_PATH_BYTES], const char *dir, const char *arch, uint32_t n_ctx,
+                      uint32_t n_vocab)
+{
+    llama_spec spec = llama_spec_arch(arch);
+    snprintf(path, SMALL_PATH_BYTES, "%s/%s.gguf", dir, arch);
+    if (spec.n_layers < 4) spec.n_layers = 4;
+    spec.n_ctx = n_ctx;
+    spec.n_vocab = n_vocab;
+    small_model(path, &spec);
 }
 
 const char *small_stage_program(void)
@@ -34,7 +45,7 @@ pipeline *small_open(const pipeline_options *o)
 {
     errmsg e = {0};
     pipeline *p;
-    if (pipeline_open(&p, o, NULL, &e) != ST_OK) fail_msg("%s", e.text);
+    OK(pipeline_open(&p, o, NULL, &e));
     return p;
 }
 
@@ -43,6 +54,12 @@ session *small_session(pipeline *p)
     sampler_params greedy = sampler_default();
     errmsg e = {0};
     session *s;
-    if (session_open(p, &greedy, &s, &e) != ST_OK) fail_msg("%s", e.text);
+    OK(session_open(p, &greedy, &s, &e));
     return s;
+}
+
+void small_steps(session *s, uint32_t *drawn, uint32_t n)
+{
+    errmsg e = {0};
+    for (uint32_t k = 0; k < n; k++) OK(session_step(s, drawn[k], NULL, &drawn[k + 1], &e));
 }

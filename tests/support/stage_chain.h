@@ -14,6 +14,9 @@ typedef struct {
     const char *isa;
     const backend *backend; /* NULL: the cpu's; another must keep its memory where the cpu's does */
     uint32_t n_threads, rows_max, n_ctx, n_branches;
+    bool keeps; /* a journal is behind each stage: not in the plan, which knows the cpu alone */
+    stage_meanwhile meanwhile; /* of all of them */
+    void *meanwhile_ctx;
     uint32_t n_blocks; /* of a model without windows; one with gets what its plan says */
 } chain_spec;
 chain_spec chain_spec_default(void); /* one stage, f32 KV, auto, 1 thread, 32 rows, ctx 256 */

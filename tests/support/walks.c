@@ -1,6 +1,6 @@
+#include "tests/support/ok.h"
 #include "tests/support/walks.h"
 
-#include "tests/support/small_run.h"
 #include "tests/support/tap.h"
 
 #include <stdio.h>
@@ -13,12 +13,6 @@
 static char dir[32];
 walks_model walks_llama = {.arch = "llama"}, walks_gemma = {.arch = "gemma3"};
 uint32_t walks_prompt[WALKS_PROMPT];
-
-#define OK(expr)                                                                                   \
-    do {                                                                                           \
-        errmsg_clear(&e);                                                                          \
-        if ((expr) != ST_OK) fail_msg("%s: %s", #expr, e.text);                                    \
-    } while (0)
 
 const char *walks_dir(void)
 {
@@ -49,12 +43,7 @@ static float *row_of(const walks_model *m, uint32_t position)
 static void make_model(walks_model *m)
 {
     errmsg e = {0};
-    snprintf(m->path, sizeof m->path, "%s/%s.gguf", dir, m->arch);
-    llama_spec spec = llama_spec_arch(m->arch);
-    if (spec.n_layers < 4) spec.n_layers = 4;
-    spec.n_ctx = WALKS_CTX;
-    spec.n_vocab = WALKS_VOCAB;
-    small_model(m->path, &spec);
+    small_model_arch(m->path, dir, m->arch, WALKS_CTX, WALKS_VOCAB);
     m->logits = malloc((WALKS_PROMPT + WALKS_TOKENS) * WALKS_VOCAB * sizeof *m->logits);
     assert_non_null(m->logits);
     pipeline *p = walks_pipeline(m, &(walks_place){.n_stages = 1});

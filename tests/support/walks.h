@@ -4,6 +4,7 @@
 #define TESTS_SUPPORT_WALKS_H
 
 #include "coordinator/pipeline.h"
+#include "tests/support/small_run.h"
 
 #define WALKS_VOCAB  320u
 #define WALKS_CTX    260u
@@ -12,7 +13,7 @@
 
 typedef struct {
     const char *arch;
-    char path[64];
+    char path[SMALL_PATH_BYTES];
     float *logits;                    /* [WALKS_PROMPT + WALKS_TOKENS, WALKS_VOCAB] */
     uint32_t drawn[WALKS_TOKENS + 1]; /* after the prompt */
     draft_source drafts;              /* walks_drafting's */

@@ -173,9 +173,11 @@ static void impossible_doors_are_refused(void **state)
         const char *devices, *transport, *signal, *part;
     } bad[] = {
         {"0,cpu", "ipc", NULL, "MEMRA_PP_TRANSPORT=ipc: boundary 0 -> 1 leads from cuda:0 to cpu"},
-        {"cpu,cpu", "host", NULL, "host needs a CUDA device at one end"},
-        {"1,1", "nccl", NULL, "nccl needs two devices"},
-        {"cpu,1", NULL, "spin", "MEMRA_PP_SIGNAL=spin: boundary 0 -> 1 leads from cpu to cuda:1"},
+        {"0,cpu", "ipc", NULL, "; there host, shm or auto would do"},
+        {"cpu,cpu", "host", NULL, "host needs a CUDA device at one end; there shm or auto would do"},
+        {"1,1", "nccl", NULL, "nccl needs two devices, these are one; there ipc, host, shm or auto"},
+        {"cpu,1", NULL, "spin",
+         "MEMRA_PP_SIGNAL=spin is a signal of transport ipc, and boundary 0 -> 1 leads from cpu to cuda:1"},
         {"0,1", "shm", "event", "MEMRA_PP_SIGNAL=event stands beside MEMRA_PP_TRANSPORT=shm"},
         {"0,1", "nccl", "memop", "stands beside MEMRA_PP_TRANSPORT=nccl"},
     };

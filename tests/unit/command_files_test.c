@@ -140,21 +140,6 @@ static void test_tokenlist(void **state)
     assert_non_null(strstr(e.text, "token 512 in place 3"));
 }
 
-static void test_bytes(void **state)
-{
-    (void)state;
-    static const struct {
-        uint64_t bytes;
-        const char *text;
-    } cases[] = {
-        {0, "0 bytes"},     {999, "999 bytes"},  {1000, "1.0 kB"},          {999949, "999.9 kB"},
-        {999950, "1.0 MB"}, {1300000, "1.3 MB"}, {UINT64_MAX, "18446.7 PB"}};
-    char out[OUTPUT_BYTES_TEXT];
-    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-        assert_string_equal(output_bytes(out, cases[i].bytes), cases[i].text);
-    }
-}
-
 static int remove_folder(void **state)
 {
     (void)state;
@@ -169,7 +154,6 @@ int main(void)
         cmocka_unit_test(test_demo),
         cmocka_unit_test(test_outfile),
         cmocka_unit_test(test_tokenlist),
-        cmocka_unit_test(test_bytes),
     };
     tap_begin(60);
     if (mkdtemp(folder) == NULL) return 1;

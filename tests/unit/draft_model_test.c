@@ -3,6 +3,7 @@
 #include "tests/support/tap.h"
 
 #include "coordinator/draft_model.h"
+#include "tests/support/ok.h"
 #include "tests/support/small_run.h"
 
 #include <signal.h>
@@ -16,12 +17,6 @@
 #define N_SESSIONS 3u
 #define N_PROMPT 20u
 #define N_TOKENS 200u
-
-#define OK(expr)                                                                                   \
-    do {                                                                                           \
-        errmsg_clear(&e);                                                                          \
-        if ((expr) != ST_OK) fail_msg("%s: %s", #expr, e.text);                                    \
-    } while (0)
 
 static char dir[] = "/tmp/memra-d.XXXXXX", path[64], other_path[64];
 static uint32_t truth[N_SESSIONS][N_TOKENS + 1];
@@ -55,7 +50,6 @@ static session *primed(pipeline *p, uint32_t i, uint32_t *token)
 static int set_up(void **state)
 {
     (void)state;
-    errmsg e = {0};
     if (mkdtemp(dir) == NULL) return 1;
     snprintf(path, sizeof path, "%s/m.gguf", dir);
     snprintf(other_path, sizeof other_path, "%s/o.gguf", dir);
@@ -69,7 +63,7 @@ static int set_up(void **state)
     pipeline *p = open_n(path, 1, "");
     for (uint32_t i = 0; i < N_SESSIONS; i++) {
         session *s = primed(p, i, &truth[i][0]);
-        for (uint32_t k = 0; k < N_TOKENS; k++) OK(session_step(s, truth[i][k], NULL, &truth[i][k + 1], &e));
+        small_steps(s, truth[i], N_TOKENS);
         session_drop(s);
     }
     pipeline_close(p);

@@ -167,7 +167,7 @@ static void even_cuts_are_legal_whatever_is_forbidden(void **state)
         uint32_t n = 1 + (uint32_t)rand() % n_layers;
         doors d = doors_of(n, SPLITS_EVEN);
         if (n - 1 > n_legal) {
-            BAD(d, &f->m, "MEMRA_PP_STAGES", "places only");
+            BAD(d, &f->m, "MEMRA_PP_STAGES", " only; rule: ");
         } else {
             fence e = good(&d, &f->m);
             bool off = false;
@@ -266,7 +266,7 @@ static void never_more_stages_than_layers(void **state)
         fake_model *f = fake(n_layers, NULL);
         char stages[32], layers[32];
         snprintf(stages, sizeof stages, "%u stages", n_layers + 1);
-        snprintf(layers, sizeof layers, "%u layers", n_layers);
+        snprintf(layers, sizeof layers, "%u layer%s;", n_layers, n_layers == 1 ? "" : "s");
         for (size_t i = 0; i < 2; i++) {
             BAD(doors_of(n_layers + 1, kinds[i]), &f->m, "MEMRA_PP_STAGES=\"", stages, layers);
             BAD(doors_of(STAGES_MAX, kinds[i]), &f->m, "\"64\"", "64 stages", layers);
@@ -345,7 +345,7 @@ static void check_costs(const fake_model *f, uint32_t n_stages, const uint32_t *
     try_all(&all, 1, &f->m, cost, &best, &w);
     doors d = doors_of(n_stages, SPLITS_AUTO);
     if (best.n_stages == 0) {
-        BAD(d, &f->m, "MEMRA_PP_STAGES", "places only");
+        BAD(d, &f->m, "MEMRA_PP_STAGES", " only; rule: ");
         return;
     }
     fence got;

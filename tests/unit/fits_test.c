@@ -40,7 +40,8 @@ static device_need need(uint64_t weights_bytes, uint64_t kv_bytes_)
                          .weights_bytes = weights_bytes,
                          .kv_bytes = kv_bytes_,
                          .scratch_bytes = 10,
-                         .slots_bytes = 20};
+                         .slots_bytes = 20,
+                         .load_bytes = 30};
 }
 
 static void what_fits_passes(void **state)
@@ -48,8 +49,11 @@ static void what_fits_passes(void **state)
     (void)state;
     errmsg e = {0};
     device_need n = need(1000, 500);
-    free_now = 1530;
+    free_now = 1560;
     assert_int_equal(fits_check(&n, &e), ST_OK);
+    free_now = 1559; /* what weights come through is there too */
+    assert_int_equal(fits_check(&n, &e), ST_RESOURCES);
+    assert_non_null(strstr(e.text, "to load with 30 bytes"));
 }
 
 static void what_does_not_fit_is_named(void **state)
@@ -57,10 +61,10 @@ static void what_does_not_fit_is_named(void **state)
     (void)state;
     errmsg e = {0};
     device_need n = need(8000000000, 4000000000);
-    free_now = 10000000030;
+    free_now = 10000000060;
     assert_int_equal(fits_check(&n, &e), ST_RESOURCES);
     const char *const parts[] = {"stage 1 (layers 16-31) needs 12.00 GB on cuda:1 a card",
-                                 "10.00 GB are free", "weights 8.00", "KV 4.00",
+                                 "10.00 GB are free", "weights 8.00 GB", "KV 4.00 GB",
                                  "--ctx 2048 would fit"};
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
         if (strstr(e.text, parts[i]) == NULL) fail_msg("'%s' lacks '%s'", e.text, parts[i]);

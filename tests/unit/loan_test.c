@@ -6,6 +6,7 @@
 #include "kernels/loan.h"
 #include "stage/kv.h"
 #include "tests/support/gguf_build.h"
+#include "tests/support/ok.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -19,12 +20,6 @@ static model_desc *model;
 static loan_layout at;
 static int fd = -1;
 static loan lent;
-
-#define OK(expr)                                                                                   \
-    do {                                                                                           \
-        errmsg_clear(&e);                                                                          \
-        if ((expr) != ST_OK) fail_msg("%s: %s", #expr, e.text);                                    \
-    } while (0)
 
 static int set_up(void **state)
 {

@@ -24,6 +24,8 @@ static const option own[] = {
     {"big", 0, OPTION_U64, "N", "a big one", &u64, 0, 0},
     {"real", 0, OPTION_F32, "X", "a real one", &f32, -2, 2},
     {"free", 0, OPTION_F32, "X", "any real one", &f32, 0, 0},
+    {"over", 0, OPTION_F32_OVER, "X", "a real one over 0", &f32, 0, 1},
+    {"under", 0, OPTION_F32_UNDER, "X", "a real one under 1", &f32, 0, 1},
 };
 #define N_OWN    ((uint32_t)(sizeof own / sizeof own[0]))
 #define ARGS_MAX 16
@@ -120,6 +122,8 @@ static void test_reals(void **state)
     } good[] = {{"--real 0", 0},     {"--real 1.5", 1.5f}, {"--real .5", 0.5f},
                 {"--real 2.", 2},    {"--real -2", -2},    {"--real 1e-1", 0.1f},
                 {"--real 1E0", 1},   {"--real 5e-46", 0},  {"--free 1e+30", 1e30f},
+                {"--over 1", 1},     {"--over 1e-45", 1e-45f}, {"--under 0", 0},
+                {"--under 0.99", 0.99f},
                 {"--free -0", -0.0f}};
     for (size_t i = 0; i < sizeof good / sizeof good[0]; i++) {
         assert_int_equal(parse(good[i].line), ST_OK);
@@ -132,6 +136,11 @@ static void test_reals(void **state)
         snprintf(line, sizeof line, "--free=%s", bad[i]);
         refused(line, ST_USAGE, "--free=|is not a decimal number|rule: a decimal number");
     }
+    refused("--over 0", ST_USAGE, "--over=\"0\"|out of range|a decimal number over 0, at most 1");
+    refused("--over 1e-50", ST_USAGE, "out of range|over 0"); /* 0, rounded */
+    refused("--over 1.001", ST_USAGE, "out of range|over 0, at most 1");
+    refused("--under 1", ST_USAGE, "--under=\"1\"|out of range|a decimal number from 0, under 1");
+    refused("--under -0.1", ST_USAGE, "out of range|from 0, under 1");
     refused("--real 2.001", ST_USAGE, "--real=\"2.001\"|out of range|from -2 to 2");
     refused("--free 1e39", ST_USAGE, "too big");
 }

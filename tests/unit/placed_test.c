@@ -1,17 +1,12 @@
 /* The reference placements: all weights on stage 0, and all stages in one process on one stream. */
 #include "tests/support/tap.h"
 
+#include "tests/support/ok.h"
 #include "tests/support/small_run.h"
 #include "tests/support/walks.h"
 
 #include <stdio.h>
 #include <string.h>
-
-#define OK(expr)                                                                                   \
-    do {                                                                                           \
-        errmsg_clear(&e);                                                                          \
-        if ((expr) != ST_OK) fail_msg("%s: %s", #expr, e.text);                                    \
-    } while (0)
 
 static pipeline *open_placed(const walks_model *m, uint32_t n_stages, bool shard,
                              const char *faults)

@@ -132,25 +132,29 @@ static void pieces_do_not_overlap(void **state)
     for (uint32_t i = 0; i < 16; i++) {
         uint64_t r = rows[i / 4], per_ctx = (ctx[i % 4] + 63) / 64;
         scratch_layout s;
-        scratch_layout_make(&s, f->m, rows[i / 4], ctx[i % 4], true);
+        scratch_layout_make(&s, f->m, rows[i / 4], ctx[i % 4], (stage_role){.last_stage = true, .keeps = true});
         const uint64_t at[] = {s.hidden,   s.normed, s.q,            s.k,      s.v,      s.attn,
                                s.gate,     s.up,     s.frequency[0], s.cos[0], s.sin[0], s.tokens,
-                               s.position, s.table,  s.tables,       s.live,   s.finite, s.logits,
-                               s.kept_logits, s.sampler};
+                               s.position, s.table,  s.tables,       s.live,   s.finite, s.sent,
+                               s.logits, s.kept_logits, s.sampler};
         const uint64_t bytes[] = {r * 256, r * 256, r * 256, r * 128, r * 128, r * 256,
                                   r * 384, r * 384, 64,      r * 32,  r * 32,  r * 4,
-                                  r * 4,   r * 4,   r * 4 * per_ctx, r, r + 64, 16 * 320 * 4,
+                                  r * 4,   r * 4,   r * 4 * per_ctx, r, r + 64, r * 256, 16 * 320 * 4,
                                   16 * 320 * 4, sampler_scratch_bytes(320)};
-        check_pieces(at, bytes, 20, s.bytes);
-        scratch_layout_make(&s, f->m, rows[i / 4], ctx[i % 4], false);
+        check_pieces(at, bytes, 21, s.bytes);
+        scratch_layout on_cuda = s;
+        scratch_layout_make(&on_cuda, f->m, rows[i / 4], ctx[i % 4], (stage_role){true, true, true});
+        assert_int_equal(on_cuda.sampler, s.sampler);
+        assert_int_equal(on_cuda.bytes, s.sampler); /* nothing behind it */
+        scratch_layout_make(&s, f->m, rows[i / 4], ctx[i % 4], (stage_role){0});
         assert_int_equal(s.bytes, s.logits);
         host_layout h;
-        stage_limits l = {ctx[i % 4], 3, rows[i / 4], 5, {9, 0}, true};
+        stage_limits l = {ctx[i % 4], 3, rows[i / 4], 5, {9, 0}, true, true};
         host_layout_make(&h, f->m, &l);
         const uint64_t h_at[] = {h.rows,     h.tokens,           h.position,       h.table,
-                                 h.tables,   h.live,             h.finite,         h.readback_seen,
-                                 h.branches, h.branch_tables[0], h.block_users[0], h.history,
-                                 h.logits,   h.sample_rows,      h.sample_results};
+                                 h.tables,   h.live,             h.finite,         h.sent,
+                                 h.readback_seen, h.branches, h.branch_tables[0], h.block_users[0],
+                                 h.history,  h.logits, h.sample_rows, h.sample_results};
         const uint64_t h_bytes[] = {2 * r * sizeof(wire_row),
                                     r * 4,
                                     r * 4,
@@ -158,6 +162,7 @@ static void pieces_do_not_overlap(void **state)
                                     r * 4 * per_ctx,
                                     r,
                                     r + 64,
+                                    r * 256,
                                     20,
                                     120,
                                     12 * per_ctx,
@@ -166,7 +171,7 @@ static void pieces_do_not_overlap(void **state)
                                     16 * 320 * 4,
                                     64 * 1152,
                                     64 * 16};
-        check_pieces(h_at, h_bytes, 15, h.bytes);
+        check_pieces(h_at, h_bytes, 16, h.bytes);
     }
 }
 
@@ -233,6 +238,24 @@ static void windows_are_counted_apart(void **state)
     assert_int_equal(p.stage[0].kv_bytes, 30 * block);
     r.kv_bytes = 5 * block;
     refused(&w, &r, "a context of 64 would fit");
+    free(m);
+}
+
+/* One token more than the sampler's sums hold. */
+static void a_vocabulary_that_cannot_be_sampled_is_refused(void **state)
+{
+    const fixture *f = *state;
+    model_desc *m = malloc(sizeof *m);
+    assert_non_null(m);
+    *m = *f->m;
+    plan p;
+    errmsg e = {0};
+    doors d = doors_default();
+    m->n_vocab = (1u << 22) - 1;
+    assert_int_equal(plan_make(&p, m, &d, &(plan_request){.kv_type = DT_F16}, &e), ST_OK);
+    m->n_vocab = 1u << 22;
+    assert_int_equal(plan_make(&p, m, &d, &(plan_request){.kv_type = DT_F16}, &e), ST_BAD_MODEL);
+    assert_non_null(strstr(e.text, "vocabulary of 4194304 tokens: the sampler knows 4194303"));
     free(m);
 }
 
@@ -352,7 +375,7 @@ static void what_does_not_fit_is_named(void **state)
     assert_int_equal(plan_fits(&p, f->m, need, &e), ST_OK);
     assert_int_equal(plan_fits(&p, f->m, 0, &e), ST_OK);
     assert_int_equal(plan_fits(&p, f->m, need - 1, &e), ST_RESOURCES);
-    assert_non_null(strstr(e.text, "largest stage is 1 (layers 2..4)"));
+    assert_non_null(strstr(e.text, "largest stage is 1 (layers 2-4)"));
     const char *fits = strstr(e.text, "--ctx ");
     assert_non_null(fits);
     /* What is said to fit does, and one block more does not. */
@@ -422,14 +445,36 @@ static void journals_are_planned(void **state)
     assert_int_equal(p.n_journal_blocks, 16);
 }
 
+/* What goes to a journal from a GPU has room there and in host memory; the last stage sends nothing. */
+static void rows_on_their_way_are_planned(void **state)
+{
+    const fixture *f = *state;
+    errmsg e = {0};
+    plan with, without;
+    doors d = doors_default();
+    plan_request r = {.kv_type = DT_F16, .n_chunk = 100};
+    d.n_stages = d.n_devices = 3;
+    d.device[1] = d.device[2] = (device_door){.kind = DEVICE_CUDA};
+    assert_int_equal(plan_make(&without, f->m, &d, &r, &e), ST_OK);
+    r.journal_bytes = PLAN_JOURNAL_ALL;
+    assert_int_equal(plan_make(&with, f->m, &d, &r, &e), ST_OK);
+    for (uint32_t s = 0; s < 3; s++) {
+        uint64_t more = s == 1 ? 100 * 64 * sizeof(float) : 0;
+        assert_int_equal(with.stage[s].scratch_bytes, without.stage[s].scratch_bytes + more);
+        assert_int_equal(with.stage[s].host_bytes, without.stage[s].host_bytes + more);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(rows_on_their_way_are_planned, begin, end),
         cmocka_unit_test_setup_teardown(defaults_are_as_stated, begin, end),
         cmocka_unit_test_setup_teardown(stages_add_up, begin, end),
         cmocka_unit_test_setup_teardown(pieces_do_not_overlap, begin, end),
         cmocka_unit_test_setup_teardown(kv_bytes_bound_the_blocks, begin, end),
         cmocka_unit_test_setup_teardown(windows_are_counted_apart, begin, end),
+        cmocka_unit_test_setup_teardown(a_vocabulary_that_cannot_be_sampled_is_refused, begin, end),
         cmocka_unit_test_setup_teardown(requests_out_of_range_are_refused, begin, end),
         cmocka_unit_test_setup_teardown(enormous_requests_do_not_overflow, begin, end),
         cmocka_unit_test_setup_teardown(devices_are_counted_whole, begin, end),

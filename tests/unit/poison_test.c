@@ -1,9 +1,13 @@
 /* NaN and infinity end the session whose rows hold them, and nothing else: the others in the same steps
  * have the bits that they have alone, and a row that was never asked for does not count. What it held is
- * wiped before it is used again: taint_test.c. The model is one whose embedding of one token is NaN. */
+ * wiped before it is used again: taint_test.c. The model is one whose embedding of one token is NaN.
+ *
+ * MEMRA_POISON_DEVICE=cuda: all stages on the first GPU, heads and chunks as its attention of prompts
+ * takes them. */
 #include "tests/support/tap.h"
 
 #include "coordinator/pipeline.h"
+#include "tests/support/ok.h"
 #include "tests/support/own_seat.h"
 #include "tests/support/small_run.h"
 
@@ -25,20 +29,17 @@ static char dir[] = "/tmp/memra-t.XXXXXX";
 static char model_path[64], bad_path[64];
 static uint32_t prompt[N_SESSIONS][N_PROMPT], truth[N_SESSIONS][N_TOKENS];
 static uint32_t spoiled; /* the token */
-
-#define OK(expr)                                                                                   \
-    do {                                                                                           \
-        errmsg_clear(&e);                                                                          \
-        if ((expr) != ST_OK) fail_msg("%s: %s", #expr, e.text);                                    \
-    } while (0)
+static uint32_t n_embd = 64;
+static device_kind kind = DEVICE_CPU;
 
 static pipeline *open_of(const char *path, uint32_t n_stages, const char *fault_text)
 {
     static doors d;
     errmsg e = {0};
     d = doors_default();
-    d.n_stages = n_stages;
-    d.step.prime_chunk = 16; /* several chunks of a prompt are in flight */
+    d.n_stages = d.n_devices = n_stages;
+    for (uint32_t s = 0; s < n_stages; s++) d.device[s] = (device_door){.kind = kind};
+    d.step.prime_chunk = kind == DEVICE_CUDA ? 128 : 16; /* several chunks of a prompt are in flight */
     if (fault_text != NULL) {
         snprintf(d.fault_text, sizeof d.fault_text, "%s", fault_text);
         OK(fault_parse(&d.faults, fault_text, &e));
@@ -103,6 +104,10 @@ static void write_model(const char *path, const char *tensor, uint64_t value_i, 
     spec.n_layers = N_LAYERS;
     spec.n_ctx = N_CTX;
     spec.n_vocab = N_VOCAB;
+    if (kind == DEVICE_CUDA) {
+        spec.n_embd = n_embd;
+        spec.n_head = 64;
+    }
     gguf_build *b = gguf_build_llama(&spec);
     if (tensor != NULL) memcpy(gguf_build_find(b, tensor)->data + value_i * sizeof value, &value, sizeof value);
     gguf_build_file(b, path);
@@ -112,12 +117,17 @@ static void write_model(const char *path, const char *tensor, uint64_t value_i, 
 static int set_up(void **state)
 {
     (void)state;
+    const char *device = getenv("MEMRA_POISON_DEVICE");
+    if (device != NULL && strcmp(device, "cuda") == 0) {
+        kind = DEVICE_CUDA;
+        n_embd = 256;
+    }
     if (mkdtemp(dir) == NULL) return 1;
     snprintf(model_path, sizeof model_path, "%s/m.gguf", dir);
     snprintf(bad_path, sizeof bad_path, "%s/b.gguf", dir);
     write_model(model_path, NULL, 0, 0);
     make_truth();
-    write_model(bad_path, "token_embd.weight", (uint64_t)spoiled * 64 + 5, NAN);
+    write_model(bad_path, "token_embd.weight", (uint64_t)spoiled * n_embd + 5, NAN);
     return 0;
 }
 
@@ -325,7 +335,7 @@ static void logits_that_are_not_finite(void **state)
     errmsg e = {0};
     uint32_t next;
     snprintf(path, sizeof path, "%s/l.gguf", dir);
-    write_model(path, "output.weight", 17 * 64, INFINITY);
+    write_model(path, "output.weight", 17 * (uint64_t)n_embd, INFINITY);
     for (uint32_t n_stages = 1; n_stages <= 2; n_stages++) {
         const char *where = n_stages == 1 ? "stage 0 (layers 0-3)" : "stage 1 (layers 2-3)";
         pipeline *p = open_of(path, n_stages, NULL);

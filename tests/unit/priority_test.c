@@ -3,6 +3,7 @@
 #include "tests/support/tap.h"
 
 #include "coordinator/pipeline.h"
+#include "tests/support/ok.h"
 #include "tests/support/small_run.h"
 
 #include <pthread.h>
@@ -17,12 +18,6 @@
 #define N_SESSIONS 8u
 
 static char dir[] = "/tmp/memra-o.XXXXXX", path[64];
-
-#define OK(expr)                                                                                   \
-    do {                                                                                           \
-        errmsg_clear(&e);                                                                          \
-        if ((expr) != ST_OK) fail_msg("%s: %s", #expr, e.text);                                    \
-    } while (0)
 
 static int set_up(void **state)
 {

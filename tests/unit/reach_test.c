@@ -2,15 +2,10 @@
 #include "tests/support/tap.h"
 
 #include "coordinator/machine/unsplit.h"
+#include "tests/support/ok.h"
 
 #include <stdio.h>
 #include <string.h>
-
-#define OK(expr)                                                                                   \
-    do {                                                                                           \
-        errmsg_clear(&e);                                                                          \
-        if ((expr) != ST_OK) fail_msg("%s: %s", #expr, e.text);                                    \
-    } while (0)
 
 #define GPU(ordinal, uuid)                                                                         \
     "gpu " ordinal " GPU-" uuid "-0000-0000-0000-000000000000 9.0 15000 14000 shared H\n"

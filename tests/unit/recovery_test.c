@@ -5,6 +5,7 @@
 #include "common/clock.h"
 #include "common/journal.h"
 #include "coordinator/gates/gate.h"
+#include "tests/support/ok.h"
 #include "tests/support/small_run.h"
 
 #include <signal.h>
@@ -18,12 +19,6 @@
 
 static char dir[] = "/tmp/memra-r.XXXXXX";
 static char llama_path[64], gemma_path[64];
-
-#define OK(expr)                                                                                   \
-    do {                                                                                           \
-        errmsg_clear(&e);                                                                          \
-        if ((expr) != ST_OK) fail_msg("%s: %s", #expr, e.text);                                    \
-    } while (0)
 
 static int set_up(void **state)
 {

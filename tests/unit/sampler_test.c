@@ -537,6 +537,30 @@ static void large_vocabulary_is_fast(void **state)
     free(scratch);
 }
 
+/* The largest vocabulary, all tokens alike: the sum of weights is the largest there can be. */
+static void the_largest_sum_fits(void **state)
+{
+    (void)state;
+    const uint32_t n = SAMPLER_VOCAB_MAX;
+    float *logits = calloc(n, sizeof *logits);
+    void *scratch = malloc(sampler_scratch_bytes(n));
+    sampler_params p = sampler_default();
+    uint32_t token;
+    p.temperature = 1;
+    assert_non_null(logits);
+    assert_non_null(scratch);
+    for (uint64_t position = 0; position < 4; position++) {
+        uint64_t h = reference_mix(reference_mix(p.seed + 0x9E3779B97F4A7C15ull) ^
+                                   (position * 0xD1342543DE82EF95ull + 1));
+        p.top_p = position % 2 == 0 ? 1 : 0.5f; /* half of the tokens */
+        uint64_t kept = position % 2 == 0 ? n : (n + 1u) / 2;
+        assert_int_equal(sampler_draw(&token, logits, n, &p, NULL, 0, position, scratch), ST_OK);
+        assert_int_equal(token, (uint32_t)(((unsigned __int128)h * kept) >> 64));
+    }
+    free(logits);
+    free(scratch);
+}
+
 int main(void)
 {
     tap_begin(120);
@@ -556,6 +580,7 @@ int main(void)
         cmocka_unit_test(distribution),
         cmocka_unit_test(cuts_keep_the_right_tokens),
         cmocka_unit_test(speculation_gives_the_plain_text),
+        cmocka_unit_test(the_largest_sum_fits),
         cmocka_unit_test(large_vocabulary_is_fast),
     };
     return cmocka_run_group_tests_name("sampler", tests, NULL, NULL);

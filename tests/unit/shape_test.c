@@ -56,6 +56,11 @@ static void names_and_pairs(void **state)
     assert_int_equal(s.n_head, 128);
     assert_int_equal(s.type, DT_Q8_0);
     assert_false(s.tied);
+    s = parsed("gemma3-4b,layers=7", NULL);
+    assert_int_equal(s.n_layers, 7);
+    assert_int_equal(s.n_head, 256);
+    assert_int_equal(s.window, 1024);
+    assert_string_equal(s.arch, "gemma3");
     s = parsed("1b,layers=3,ctx=77,seed=18446744073709551615", "bf16");
     assert_int_equal(s.n_layers, 3);
     assert_int_equal(s.n_embd, 2048);
@@ -92,7 +97,8 @@ static void what_cannot_be_meant_is_refused(void **state)
 static void a_shape_is_a_model(void **state)
 {
     (void)state;
-    static const char *const texts[] = {"70b", "405b", "1b", SMALL, SMALL ",tied=1"};
+    static const char *const texts[] = {"70b",      "405b",      "1b",  SMALL,
+                                        "qwen3-4b", "gemma3-4b", SMALL ",tied=1"};
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
         shape s = parsed(texts[i], NULL);
         int fd = opened(&s);
@@ -109,6 +115,8 @@ static void a_shape_is_a_model(void **state)
         assert_int_equal(m->n_vocab, s.n_vocab);
         assert_int_equal(m->tied, s.tied);
         assert_int_equal(m->layer[0].attn_q.t->type, s.type);
+        assert_string_equal(m->arch, s.arch);
+        assert_int_equal(m->window, s.window);
         free(m);
         gguf_close(g);
         close(fd);

@@ -3,6 +3,7 @@
 #include "tests/support/tap.h"
 
 #include "coordinator/pipeline.h"
+#include "tests/support/ok.h"
 #include "tests/support/own_seat.h"
 #include "tests/support/small_run.h"
 
@@ -21,18 +22,12 @@ static char dir[] = "/tmp/memra-s.XXXXXX";
 
 typedef struct {
     const char *arch;
-    char path[64];
+    char path[SMALL_PATH_BYTES];
     uint32_t truth[N_SESSIONS][N_TOKENS + 1];
 } model;
 static model llama = {.arch = "llama"}, gemma = {.arch = "gemma3"}; /* the latter with a window of 24 */
 static uint32_t prompt[N_SESSIONS][N_CTX];
 static const uint32_t prompt_n[N_SESSIONS] = {1, 63, 17, 100, 30};
-
-#define OK(expr)                                                                                   \
-    do {                                                                                           \
-        errmsg_clear(&e);                                                                          \
-        if ((expr) != ST_OK) fail_msg("%s: %s", #expr, e.text);                                    \
-    } while (0)
 
 static pipeline *open_with(const model *m, uint32_t n_stages, const char *faults)
 {
@@ -69,18 +64,11 @@ static session *primed(pipeline *p, uint32_t i, uint32_t *token)
 
 static void make_model(model *m)
 {
-    errmsg e = {0};
-    snprintf(m->path, sizeof m->path, "%s/%s.gguf", dir, m->arch);
-    llama_spec spec = llama_spec_arch(m->arch);
-    if (spec.n_layers < 4) spec.n_layers = 4;
-    spec.n_ctx = N_CTX;
-    spec.n_vocab = N_VOCAB;
-    small_model(m->path, &spec);
+    small_model_arch(m->path, dir, m->arch, N_CTX, N_VOCAB);
     pipeline *p = open_n(m, 1);
     for (uint32_t i = 0; i < N_SESSIONS; i++) {
         session *s = primed(p, i, &m->truth[i][0]);
-        for (uint32_t k = 0; k < N_TOKENS; k++)
-            OK(session_step(s, m->truth[i][k], NULL, &m->truth[i][k + 1], &e));
+        small_steps(s, m->truth[i], N_TOKENS);
         session_drop(s);
     }
     pipeline_close(p);

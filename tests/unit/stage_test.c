@@ -116,12 +116,21 @@ static void every_cut_is_equal(void **state)
     }
 }
 
-/* A device that goes through a row's layers and head in one launch: here it makes nothing. */
+/* A device that goes through a row's layers and head in one launch: here it makes nothing, and keeps
+ * what it is told, stage after stage. */
+static struct {
+    walk_desc w;
+    walk_layer layer[N_LAYERS];
+} told[2];
+static uint32_t n_told;
+
 static status whole_open(backend_device *d, backend_walk **out, const walk_desc *w, errmsg *e)
 {
     (void)d;
-    (void)w;
     (void)e;
+    assert_true(n_told < 2 && w->n_layers <= N_LAYERS);
+    told[n_told].w = *w;
+    memcpy(told[n_told++].layer, w->layer, w->n_layers * sizeof *w->layer);
     *out = (backend_walk *)(uintptr_t)64;
     return ST_OK;
 }
@@ -139,14 +148,53 @@ static status whole_walk(backend_queue *q, const backend_walk *w, bool head)
     return ST_OK;
 }
 
-/* A row that has ended in a round walks nowhere: what the walk before it left is not its result. */
-static void an_ended_row_commits_nothing(void **state)
+static backend whole_backend(void)
 {
-    (void)state;
     backend table = *backend_cpu();
     table.walk_open = whole_open;
     table.walk_close = whole_close;
     table.walk = whole_walk;
+    n_told = 0;
+    return table;
+}
+
+/* The launch hears of every norm, and of each layer's kind as the model, not the range, counts it. */
+static void one_launch_is_told_of_kinds_and_norms(void **state)
+{
+    (void)state;
+    backend table = whole_backend();
+    llama_spec m = windowed();
+    chain_spec s = spec_of(DT_F32);
+    s.backend = &table;
+    s.n_cuts = 1;
+    s.cut[0] = 2;
+    chain c;
+    chain_open(&c, small_file(&m), &s);
+    assert_int_equal(n_told, 2);
+    for (uint32_t i = 0, il = 0; i < 2; i++) {
+        const walk_desc *w = &told[i].w;
+        assert_int_equal(w->n_kinds, 2);
+        assert_int_equal(w->kind[LAYER_GLOBAL].window, 0);
+        assert_int_equal(w->kind[LAYER_WINDOW].window, m.window);
+        assert_true(w->kind[0].rows.table.addr != w->kind[1].rows.table.addr);
+        assert_true(w->kind[0].rope.cos.addr != w->kind[1].rope.cos.addr);
+        assert_int_equal(w->output.data.addr != 0, i == 1);
+        for (uint32_t k = 0; k < w->n_layers; k++, il++) {
+            const walk_layer *l = &told[i].layer[k];
+            assert_int_equal(l->kind_i, c.model->layer[il].kind);
+            assert_true(l->attn_q_norm.addr != 0 && l->attn_k_norm.addr != 0);
+            assert_true(l->attn_post_norm.addr != 0 && l->ffn_post_norm.addr != 0);
+        }
+    }
+    assert_int_equal(c.model->layer[2].kind, LAYER_GLOBAL); /* the second range begins with one */
+    chain_close(&c);
+}
+
+/* A row that has ended in a round walks nowhere: what the walk before it left is not its result. */
+static void an_ended_row_commits_nothing(void **state)
+{
+    (void)state;
+    backend table = whole_backend();
     llama_spec m = small();
     chain_spec s = spec_of(DT_F32);
     s.backend = &table;
@@ -476,6 +524,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_cut_is_equal),
+        cmocka_unit_test(one_launch_is_told_of_kinds_and_norms),
         cmocka_unit_test(an_ended_row_commits_nothing),
         cmocka_unit_test(other_architectures_are_equal),
         cmocka_unit_test(chunks_are_equal),

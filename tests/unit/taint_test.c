@@ -4,18 +4,13 @@
 
 #include "coordinator/engine/kvbooks.h"
 #include "stage/kv.h"
+#include "tests/support/ok.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 #define N_CTX   300u
 #define N_VOCAB 320u
-
-#define OK(expr)                                                                                   \
-    do {                                                                                           \
-        errmsg_clear(&e);                                                                          \
-        if ((expr) != ST_OK) fail_msg("%s: %s", #expr, e.text);                                    \
-    } while (0)
 
 #define BOOK_BLOCKS 5u
 

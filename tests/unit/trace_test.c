@@ -224,7 +224,7 @@ static void both_halves_make_a_crossing(void **state)
     trace_put(trace_engine(run), &lost);
     trace_block_unmap(b);
     trace_end(run);
-    trace_close(t);
+    assert_true(trace_close(t));
     assert_int_equal(count("X", "blocked"), 40);
     assert_int_equal(count("X", "starved"), 40);
     assert_int_equal(count("b", "0 -> 1"), 39);
@@ -263,7 +263,7 @@ static void it_is_whole_while_it_is_written(void **state)
     uint64_t n_dropped = b->ring[0].n_dropped;
     trace_end(run);
     trace_end(second);
-    trace_close(t);
+    assert_true(trace_close(t));
     assert_int_equal(count("X", "head"), n - n_dropped);
     assert_true(n_dropped > 0);
     assert_true(count("i", "events dropped") > 0);
@@ -284,7 +284,7 @@ static void what_is_no_file_is_refused(void **state)
     errmsg_clear(&e);
     assert_int_equal(trace_open(&t, "/nowhere/t.json", &e), ST_RESOURCES);
     assert_non_null(strstr(e.text, "/nowhere/t.json"));
-    trace_close(NULL);
+    assert_true(trace_close(NULL));
     trace_end(NULL);
 }
 

@@ -2,17 +2,12 @@
  * ones of the same sessions, with forks, windows, drafts and lost stages. */
 #include "tests/support/tap.h"
 
+#include "tests/support/ok.h"
 #include "tests/support/small_run.h"
 #include "tests/support/walks.h"
 
 #include <stdio.h>
 #include <string.h>
-
-#define OK(expr)                                                                                   \
-    do {                                                                                           \
-        errmsg_clear(&e);                                                                          \
-        if ((expr) != ST_OK) fail_msg("%s: %s", #expr, e.text);                                    \
-    } while (0)
 
 static pipeline *open_with(const walks_model *m, uint32_t n_stages, const char *faults)
 {

@@ -3,6 +3,7 @@
 #include "tests/support/tap.h"
 
 #include "coordinator/pipeline.h"
+#include "tests/support/ok.h"
 #include "tests/support/small_run.h"
 
 #include <stdio.h>
@@ -19,12 +20,6 @@ static char dir[] = "/tmp/memra-w.XXXXXX";
 static char model_path[64];
 static uint32_t prompt[N_PROMPT];
 static float *truth; /* [N_PROMPT, N_VOCAB], one stage, one chunk */
-
-#define OK(expr)                                                                                   \
-    do {                                                                                           \
-        errmsg_clear(&e);                                                                          \
-        if ((expr) != ST_OK) fail_msg("%s: %s", #expr, e.text);                                    \
-    } while (0)
 
 static pipeline *open_n(uint32_t n_stages, uint32_t chunk, uint32_t n_sessions, uint64_t kv_bytes)
 {
