@@ -16,15 +16,19 @@ struct __align__(16) block_state
     // then the row or an attention item, all products' walk_weights, the rings
 };
 
-// All blocks of the launch: what any of them wrote before is read (past the first cache) by all
-// after it. by: the block's threads that have written, the first ones.
-static __device__ void meet_all(uint32_t *count, uint32_t target, uint32_t by)
+// All blocks of the launch meet: what any of them wrote before it arrives is read (past the first
+// cache) by all after they waited. by: the block's threads that have written, the first ones.
+static __device__ __forceinline__ void arrive_all(uint32_t *count, uint32_t by)
 {
     if (threadIdx.x < by) asm volatile("bar.sync 10, %0;" ::"r"(by) : "memory");
-    if (threadIdx.x == 0) {
-        uint32_t now;
-        __threadfence(); // for all of the block
+    if (threadIdx.x == 0) // for all of the block
         asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(count) : "memory");
+}
+
+static __device__ __forceinline__ void await_all(const uint32_t *count, uint32_t target)
+{
+    uint32_t now;
+    if (threadIdx.x == 0) {
         do {
             asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(now) : "l"(count) : "memory");
         } while ((int32_t)(now - target) < 0);
@@ -57,8 +61,10 @@ static __device__ int take_row(__half *xs, const float *x, uint32_t n, uint32_t 
     float4 v[QUADS];
     uint32_t largest = 0, n_quads = n / 4;
 #pragma unroll
-    for (uint32_t j = 0; j < QUADS; j++) // past the end: the last once more
-        v[j] = __ldcg((const float4 *)x + min(j * THREADS + threadIdx.x, n_quads - 1));
+    for (uint32_t j = 0; j < QUADS; j++) {
+        uint32_t i = j * THREADS + threadIdx.x;
+        v[j] = i < n_quads ? __ldcg((const float4 *)x + i) : make_float4(0, 0, 0, 0);
+    }
 #pragma unroll
     for (uint32_t j = 0; j < QUADS; j++) {
         largest = max(largest, max(magnitude_bits(v[j].x), magnitude_bits(v[j].y)));
@@ -205,8 +211,9 @@ static __device__ int take(const A &a, block_state &b, __half *xs, uint32_t i, u
                            uint32_t by)
 {
     const walk_product &p = b.product[i % 2];
+    if (i > 0) arrive_all(a.meet, by);
     auto meet = [&] {
-        if (i > 0) meet_all(a.meet, target, by);
+        if (i > 0) await_all(a.meet, target);
     };
     auto get = [&](auto &v) {
         meet();
@@ -264,8 +271,8 @@ static __device__ __forceinline__ void go(const A &a, walk_ring &ring, walk_feed
         if (i + 1 == a.n_rows) break; // nobody waits for the last
         target += gridDim.x;
         if (!begins_layer) continue;
-        attend(a, place_layer(a, place, b.angles, i / 4), row,
-               [&] { meet_all(a.meet, target, MULS * 32); });
+        arrive_all(a.meet, MULS * 32);
+        attend(a, place_layer(a, place, b.angles, i / 4), row, [&] { await_all(a.meet, target); });
         target += gridDim.x;
     }
     if (blockIdx.x == 0 && threadIdx.x == 0) a.meet[1] = target;

@@ -219,9 +219,12 @@ static __device__ void run_item(const A &a, const layer_place &l, const item_of 
     if (it.n_cells == 1) return;
     meet_block();
     if (t == 0) {
-        __threadfence(); // for all of the block
-        st.is_last = atomicAdd(a.arrived + it.head0, 1u) + 1 == it.n_cells;
-        __threadfence();
+        uint32_t before; // for all of the block
+        asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], 1;"
+                     : "=r"(before)
+                     : "l"(a.arrived + it.head0)
+                     : "memory");
+        st.is_last = before + 1 == it.n_cells;
         if (st.is_last) a.arrived[it.head0] = 0;
     }
     meet_block();
