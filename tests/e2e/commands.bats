@@ -106,6 +106,12 @@ teardown() { memra_teardown; }
     "$PP" status "$PP_PID" | grep '^run' >"$TEST_DIR/list"
     [[ $(head -n 1 "$TEST_DIR/list") == "run $PP_PID: ready, "* ]]
     [[ $(tail -n 1 "$TEST_DIR/list") == "run $PP_PID (draft model): ready, "* ]]
+    # As JSON the same: the run, and in it the one that drafts for it.
+    "$PP" status "$PP_PID" --json >"$TEST_DIR/list"
+    json_ok "$TEST_DIR/list" '@v == 1 && !exists $l->{called} && $l->{n_stages} == 2 && @{$l->{others}} == 1'
+    json_ok "$TEST_DIR/list" '$l->{others}[0]{called} eq "draft model" && $l->{others}[0]{state} eq "ready"'
+    json_ok "$TEST_DIR/list" "join(' ', sort map { \$_->{pid} } map { @{\$_->{stages}} } \$l, @{\$l->{others}})
+        eq '$(stages_of "$PP_PID" | sort | xargs)'"
     "$PP" status "$PP_PID" --json | grep -q '"n_stages":2'
     kill -KILL "$(stages_of "$PP_PID" | tail -n 1)" # started last
     end_of "$PP_PID" 30
@@ -431,6 +437,11 @@ teardown() { memra_teardown; }
     refused 4 'no live run has pid 1 below .*/memra-pp \(--run-dir\); status alone lists' status 1
     refused 2 'is not a process id' status x
     refused 2 'unexpected argument' status 1 2
+    # The usual place is not there before the first run; one that is named should be.
+    refused 4 "run directory $TEST_DIR/none cannot be read: No such file .*--run-dir" status \
+        --run-dir "$TEST_DIR/none"
+    refused 4 "run directory $DEMO cannot be read: Not a directory" status 1 --json --run-dir "$DEMO"
+    refused 4 'too long for sockets' status --run-dir "/tmp/$(printf '%0100d' 0)"
     start_pp "$TEST_DIR/text" run -p Once -n -1 --stages 2 \
         --fault 'stage=0,at=decode,kind=slow:20,every=1'
     wait_for 10 has_text "$TEST_DIR/text"
@@ -441,7 +452,7 @@ teardown() { memra_teardown; }
     grep -qE '^1 +[0-9]+ +ready +1 +[0-9]+-[0-9]+ +0 ' "$TEST_DIR/out"
     grep -qE '^0 > 1 +shm ' "$TEST_DIR/out"
     run_pp status "$PP_PID" --json
-    json_ok "$TEST_DIR/out" "\$l->{pid} == $PP_PID && \$l->{state} eq 'ready'"
+    json_ok "$TEST_DIR/out" "\$l->{pid} == $PP_PID && \$l->{state} eq 'ready' && @{\$l->{others}} == 0"
     json_ok "$TEST_DIR/out" '$l->{boundaries}[0]{rows} > 0 && $l->{boundaries}[0]{bytes} > 0'
     json_ok "$TEST_DIR/out" "join(' ', sort map { \$_->{pid} } @{\$l->{stages}}) eq
         '$(stages_of "$PP_PID" | sort | xargs)'"
