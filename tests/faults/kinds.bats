@@ -41,25 +41,25 @@ KILLED='stage=1,at=decode,kind=kill'
     local at
     for at in prime decode; do
         story "stage=1,at=$at,kind=cuda"
-        goes_on 1 'stage 1 \(pid [0-9]+\): the device failed \(injected: kind=cuda\).*; pid '
+        goes_on 1 'stage 1 \(pid [0-9]+, layers [0-9]+-[0-9]+\): the device failed \(injected: kind=cuda\).*; pid '
     done
     story "$KILLED;stage=2,at=recovery,kind=cuda"
-    goes_on 2 'stage 2 \(pid [0-9]+\): the device failed'
+    goes_on 2 'stage 2 \(pid [0-9]+, layers [0-9]+-[0-9]+\): the device failed'
     story "$KILLED;stage=1,at=recovery,kind=cuda" # the replacement itself
-    goes_on 1 'stage 1 \(pid [0-9]+\): the device failed.*once more'
+    goes_on 1 'stage 1 \(pid [0-9]+, layers [0-9]+-[0-9]+\): the device failed.*once more'
     story "stage=1,at=load,kind=cuda"
-    expect_error 5 'stage 1 \(pid [0-9]+\): the device failed'
+    expect_error 5 'stage 1 \(pid [0-9]+, layers [0-9]+-[0-9]+\): the device failed'
     story "stage=1,at=decode,kind=cuda" --restarts 0
-    expect_error 5 'stage 1 \(pid [0-9]+\): the device failed'
+    expect_error 5 'stage 1 \(pid [0-9]+, layers [0-9]+-[0-9]+\): the device failed'
     assert_nothing_left
 }
 
 @test "oom: a load that gets no memory ends the run with 4, a replacement that gets none is tried again" {
     undisturbed
     story "stage=1,at=load,kind=oom"
-    expect_error 4 'stage 1 \(pid [0-9]+\): an allocation was refused'
+    expect_error 4 'stage 1 \(pid [0-9]+, layers [0-9]+-[0-9]+\): no memory, an allocation was refused'
     story "$KILLED;stage=1,at=recovery,kind=oom"
-    goes_on 1 'stage 1 \(pid [0-9]+\): an allocation was refused.*once more'
+    goes_on 1 'stage 1 \(pid [0-9]+, layers [0-9]+-[0-9]+\): no memory, an allocation was refused.*once more'
     story "$KILLED;stage=1,at=recovery,kind=oom,every=1" --restarts 3
     expect_error 5 'stage 1 .*an allocation was refused.*it was replaced 3 times'
     assert_nothing_left
