@@ -120,6 +120,8 @@ typedef struct {
     uint32_t stage;
     int lost_pid, pid;
     uint64_t noticed_ns, reaped_ns, loaded_ns, attached_ns, resumed_ns;
+    uint64_t waited_ns;          /* of reaped to attached, before a start: as a pause after repeated
+                                    losses, or for what others had borrowed of the dead */
     uint64_t limit_ns;           /* it had stood still for so long, as is allowed; 0: it ended */
     uint64_t replayed_rows;
     bool through;                /* they walked all stages; otherwise what was lost alone */

@@ -187,6 +187,15 @@ begin_story() {
     story --restarts 3 --restart-window 30 --fault "stage=1,at=decode,kind=exit,every=1"
     expect_error 5 "stage 1 .*exit code 70; it was replaced 3 times in 30 s, as often as --restarts allows"
     [[ $(grep -c 'took its place' <<<"$ERR") == 3 ]]
+    # The pauses before the second and the third, twice as long, are told apart from their starts.
+    local told
+    told=$(grep 'took its place' <<<"$ERR")
+    grep -qE '\(end [0-9.]+, start [0-9.]+, ' <(head -n 1 <<<"$told")
+    grep -qE '\(end [0-9.]+, waited 0\.0(2[5-9]|[34][0-9]), start [0-9.]+, ' <(sed -n 2p <<<"$told")
+    grep -qE '\(end [0-9.]+, waited 0\.0([5-9][0-9]), start [0-9.]+, ' <(sed -n 3p <<<"$told")
+    # What is told adds up.
+    perl -ne '/after ([\d.]+) s \(end ([\d.]+), (?:waited ([\d.]+), )?start ([\d.]+), .* ([\d.]+)\)/ &&
+        abs($1 - $2 - ($3 // 0) - $4 - $5) < 0.004 or die' <<<"$told"
     assert_nothing_left
 }
 
