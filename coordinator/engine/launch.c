@@ -170,7 +170,13 @@ status launch_one(pipeline *p, uint32_t s, errmsg *e)
 
 status launch_stages(pipeline *p, errmsg *e)
 {
-    for (uint32_t s = p->n_stages; s-- > 0;) TRY(launch_one(p, s, e));
+    for (uint32_t s = p->n_stages; s-- > 0;) {
+        errmsg why = {0};
+        status st = launch_one(p, s, &why);
+        if (st != ST_OK)
+            return errmsg_set(e, st, "stage %u (layers %u-%u): %s", s, p->plan.stage[s].layer_begin,
+                              last_layer(p, s), why.text);
+    }
     return ST_OK;
 }
 

@@ -142,7 +142,10 @@ static status replace(pipeline *p, uint32_t s, errmsg *e)
     }
     if (t->state == SLOT_PAUSED && now_ns() >= t->start_at_ns && loans_are_back(p)) {
         t->waited_ns += now_ns() - t->gone_ns;
-        TRY(launch_one(p, s, e));
+        errmsg why = {0};
+        status st = launch_one(p, s, &why);
+        if (st != ST_OK)
+            return errmsg_set(e, st, "%s; nothing can take its place: %s", t->why.text, why.text);
         t->state = SLOT_LOADING;
     }
     return ST_OK;

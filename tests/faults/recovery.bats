@@ -199,6 +199,20 @@ begin_story() {
     assert_nothing_left
 }
 
+@test "a stage program that is gone when it is needed: the stage, its loss and the program are named" {
+    cp "$STAGE" "$TEST_DIR/stage"
+    start_pp "$TEST_DIR/text" run -m "$DEMO" -p "Once" --temp 0 --stages 2 -n 200 \
+        --stage-program "$TEST_DIR/stage" --fault "stage=0,at=decode,kind=slow:20,every=1"
+    wait_for 10 test -s "$TEST_DIR/text"
+    rm "$TEST_DIR/stage"
+    kill -KILL "$(pid_of_stage 1)"
+    end_of "$PP_PID"
+    CODE=$END_CODE
+    expect_error 4 "stage 1 \(pid [0-9]+, layers 4-7\) .*SIGKILL; nothing can take its place: cannot start $TEST_DIR/stage: No such file" \
+        "$TEST_DIR/text.err"
+    assert_nothing_left
+}
+
 @test "a model file that changed on disk refuses the replacement" {
     cp "$DEMO" "$TEST_DIR/m.gguf"
     start_pp "$TEST_DIR/text" run -m "$TEST_DIR/m.gguf" -p "Once" --temp 0 --stages 2 -n 200 \
