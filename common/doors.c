@@ -298,7 +298,7 @@ static status check_together(doors *d, const door_values *v, errmsg *e)
         return refuse_beside(&transport, v, DOOR_STREAMS, "forces what nothing crosses with");
     if (!d->streams && d->signal != SIGNAL_AUTO)
         return refuse_beside(&how, v, DOOR_STREAMS, "forces what nobody waits for with");
-    for (uint32_t i = 0; i < d->faults.n; i++) {
+    for (uint32_t i = 0; i < d->faults.n && !v->stages_elsewhere; i++) {
         uint32_t stage = d->faults.list[i].stage;
         if (stage == FAULT_STAGE_ALL || stage < d->n_stages) continue;
         return refuse_beside(&faults, v, DOOR_STAGES, "names a stage that there is none of with");
@@ -422,6 +422,22 @@ status doors_parse(doors *out, const door_values *v, errmsg *e)
     status s = parse_all(out, v, e);
     if (s != ST_OK) *out = doors_default();
     return s;
+}
+
+status doors_check_faults(const doors *d, uint32_t n_stages, const char *said, errmsg *e)
+{
+    char quoted[DOORTEXT_QUOTE_BYTES];
+    for (uint32_t i = 0; i < d->faults.n; i++) {
+        uint32_t stage = d->faults.list[i].stage;
+        if (stage == FAULT_STAGE_ALL || stage < n_stages) continue;
+        return errmsg_set(e, ST_BAD_DOOR,
+                          "%s=%s names stage %u, and %s asks for %u at most, which are numbered from "
+                          "0",
+                          doors_name(d, DOOR_FAULT),
+                          doortext_quote(quoted, d->fault_text, strlen(d->fault_text)), stage, said,
+                          n_stages);
+    }
+    return ST_OK;
 }
 
 void doors_deal_devices(doors *d)

@@ -198,6 +198,7 @@ int cmd_gate(int argc, char **argv)
     if (s == ST_OK) s = shape_ready(&random, &c, &e);
     if (s == ST_OK) s = options_trace(&c, &e);
     if (s == ST_OK) s = run_gates(&g, begin, end, &e);
+    if (s == ST_OK) options_tell_faults(&c);
     bool whole = trace_close(c.trace);
     if (s != ST_OK) return command_failed(&e);
     code = gate_report_verdict(&report, end - begin == 1 ? name[0] : NAMES);

@@ -294,6 +294,7 @@ int cmd_run(int argc, char **argv)
     int code;
     if (!options_begin(&c, argc, argv, &form, &code)) return code;
     status s = run(&c, &o, &e);
+    if (s == ST_OK) options_tell_faults(&c);
     bool whole = trace_close(c.trace);
     if (s == ST_OK) return whole ? 0 : status_exit_code(ST_RESOURCES);
     return command_failed(&e);

@@ -19,6 +19,7 @@
 #define RESTART_WINDOW_S 60.0
 
 volatile int interrupted;
+static uint32_t faults_met; /* of the doors', by all pipelines that are closed */
 
 /* --- the line ------------------------------------------------------------------------------- */
 
@@ -279,7 +280,19 @@ pipeline_options options_pipeline(const common_options *c)
     o.restarts = c->restarts;
     o.restart_window_ms = (uint32_t)(c->restart_window_s * 1000 + 0.5);
     o.trace = c->trace;
+    o.faults_met = &faults_met;
     return o;
+}
+
+void options_tell_faults(const common_options *c)
+{
+    const char *at = c->doors.faults.n > 0 ? c->doors.fault_text : NULL, *entry;
+    size_t n;
+    for (uint32_t i = 0; doortext_next(&at, ';', &entry, &n); i++) {
+        if ((__atomic_load_n(&faults_met, __ATOMIC_RELAXED) >> i & 1) == 0)
+            log_warn("%s: %.*s never happened, its moment did not come",
+                     doors_name(&c->doors, DOOR_FAULT), (int)n, entry);
+    }
 }
 
 int command_failed(const errmsg *e)

@@ -117,6 +117,10 @@ MUST_USE bool options_begin(common_options *out, int argc, char **argv, const co
  * c. */
 pipeline_options options_pipeline(const common_options *c);
 
+/* A line for each of the doors' faults that no stage of the pipelines so far, which are closed, has
+ * carried out: for a command that came to its end. */
+void options_tell_faults(const common_options *c);
+
 /* --- commands: one file each, coordinator/cmd_NAME.c ---------------------------------------- */
 
 /* Runs the command; returns the exit code. argv[0] is the command's name. */

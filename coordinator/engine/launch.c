@@ -323,6 +323,14 @@ static void close_fd(int *fd)
     *fd = -1;
 }
 
+static uint32_t faults_met(const pipeline *p)
+{
+    uint32_t met = 0;
+    for (uint32_t s = 0; s < p->n_stages; s++)
+        met |= atomic_load_explicit(&p->block->stage[s].faults_met, memory_order_relaxed);
+    return met;
+}
+
 void launch_release(pipeline *p)
 {
     for (uint32_t s = 0; s < p->n_stages; s++) {
@@ -340,6 +348,8 @@ void launch_release(pipeline *p)
     close_fd(&p->run_block_fd);
     close_fd(&p->readback_fd);
     close_fd(&p->loan_fd);
+    if (p->block != NULL && p->o.faults_met != NULL)
+        __atomic_fetch_or(p->o.faults_met, faults_met(p), __ATOMIC_RELAXED);
     run_block_unmap(p->block);
     trace_end(p->trace);
     p->trace = NULL;

@@ -65,6 +65,29 @@ KILLED='stage=1,at=decode,kind=kill'
     assert_nothing_left
 }
 
+@test "a fault whose moment did not come is told, one that came is not" {
+    undisturbed
+    story "stage=1,at=decode,step=99999,kind=kill;stage=0,at=decode,kind=slow:1,every=1;stage=2,at=recovery,kind=exit"
+    [[ $CODE == 0 && $OUT == "$WANT" ]]
+    [[ $(grep -c warning: <<<"$ERR") == 2 ]]
+    grep -qxF "memra-pp: warning: --fault: stage=1,at=decode,step=99999,kind=kill never happened, its moment did not come" <<<"$ERR"
+    grep -qF "warning: --fault: stage=2,at=recovery,kind=exit never happened" <<<"$ERR"
+    story "stage=1,at=decode,kind=kill;stage=2,at=recovery,kind=slow:1"
+    goes_on 1 'stage 1 .*SIGKILL'
+    has_no 'never happened' "$TEST_DIR/err"
+    # Of all that are opened, one is enough; a run that ended otherwise has said how.
+    MEMRA_PP_FAULT="stage=1,at=prime,kind=slow:1;stage=0,at=decode,kind=slow:1" pp bench -p 8 -n 8 -r 1 \
+        --stages 2,1 -m "$DEMO"
+    [[ $CODE == 0 && $(grep -c warning: <<<"$ERR") == 0 ]]
+    MEMRA_PP_FAULT="stage=0,at=recovery,kind=kill" pp logits --tokens 1,2 -m "$DEMO" -o "$TEST_DIR/logits"
+    [[ $CODE == 0 ]]
+    grep -q 'warning: MEMRA_PP_FAULT: stage=0,at=recovery,kind=kill never happened' <<<"$ERR"
+    story "stage=1,at=load,kind=oom;stage=1,at=decode,kind=kill"
+    expect_error 4 'no memory'
+    has_no 'never happened' "$TEST_DIR/err"
+    assert_nothing_left
+}
+
 @test "badmsg: counted, named and dropped, in load, prime, decode and recovery; too many and it is replaced" {
     undisturbed
     local at dropped='stage 1: a message of 32 bytes is not one of build .*; dropped, number 1 of this process'
