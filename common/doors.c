@@ -93,7 +93,10 @@ static status refuse_beside(const door_text *t, const door_values *v, door_id ot
 {
     char quoted[DOORTEXT_QUOTE_BYTES], beside[DOORTEXT_QUOTE_BYTES] = "unset";
     const char *text = v->value[other];
-    if (text != NULL && *text != '\0') doortext_quote(beside, text, strlen(text));
+    if (text != NULL && *text != '\0')
+        doortext_quote(beside, text, strlen(text));
+    else if (other == DOOR_STAGES && v->default_stages > 0)
+        snprintf(beside, sizeof beside, "unset, %u by default", v->default_stages);
     return errmsg_set(t->e, ST_BAD_DOOR, "%s=%s %s %s=%s; rule: %s", doors_name(t->d, t->id),
                       doortext_quote(quoted, t->text, strlen(t->text)), why,
                       doors_name(t->d, other), beside, table[t->id].rule);
@@ -128,12 +131,17 @@ static status parse_word(const door_text *t, const char *const *words, uint32_t 
     return refuse(t, "is none of its words");
 }
 
+static void set_stages(doors *d, uint32_t n)
+{
+    d->stages_set = n >= 2;
+    d->n_stages = n >= 2 ? n : 1;
+}
+
 static status parse_stages(const door_text *t)
 {
     uint32_t n = 0;
     TRY(parse_number(t, STAGES_MAX, &n));
-    t->d->stages_set = n >= 2;
-    t->d->n_stages = n >= 2 ? n : 1;
+    set_stages(t->d, n);
     return ST_OK;
 }
 
@@ -308,6 +316,10 @@ static status check_together(doors *d, const door_values *v, errmsg *e)
 
 static status parse_all(doors *d, const door_values *v, errmsg *e)
 {
+    if (!is_set(v, DOOR_STAGES)) {
+        set_stages(d, v->default_stages);
+        d->stages_default = d->stages_set;
+    }
     for (uint32_t id = 0; id < DOOR_COUNT; id++) {
         if (!is_set(v, (door_id)id)) continue;
         /* Beside each other they are refused below; the old spelling must not mix its cut in. */

@@ -78,7 +78,8 @@ typedef struct {
 
 typedef struct {
     uint32_t n_stages;   /* 1 .. STAGES_MAX; 1: the door is shut */
-    bool stages_set;     /* MEMRA_PP_STAGES names a number >= 2 */
+    bool stages_set;     /* there are >= 2, by MEMRA_PP_STAGES or by default */
+    bool stages_default; /* by default: door_values.default_stages */
     splits_kind splits;
     bool split_old;      /* cuts come from MEMRA_PP_SPLIT */
     uint32_t n_cuts;     /* SPLITS_LIST: n_stages - 1; else 0 */
@@ -107,6 +108,7 @@ const door_info *doors_table(uint32_t *n);
 typedef struct {
     const char *value[DOOR_COUNT];
     bool from_flag[DOOR_COUNT];
+    uint32_t default_stages; /* where STAGES is unset; 0: one stage. Messages do not blame the door */
     bool stages_elsewhere; /* the caller has stage counts of its own: neither the number of devices
                               nor the faults' stages are compared with STAGES; see
                               doors_deal_devices and doors_check_faults */

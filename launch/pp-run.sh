@@ -33,7 +33,7 @@ END
 }
 
 # What the options say; a text that belongs to an option is never taken for one.
-yes=no has_model=no has_prompt=no has_stages=no has_devices=no model_i=''
+yes=no has_model=no has_prompt=no has_devices=no model_i=''
 given=()
 while (($# > 0)); do
     value=no
@@ -57,11 +57,9 @@ while (($# > 0)); do
     -p | --prompt | -f | --file) has_prompt=yes value=yes ;;
     -i | --interactive) has_prompt=yes ;;
     --prompt=* | --file=*) has_prompt=yes ;;
-    --stages) has_stages=yes value=yes ;;
-    --stages=*) has_stages=yes ;;
     --devices) has_devices=yes value=yes ;;
     --devices=*) has_devices=yes ;;
-    -n | --ctx | --temp | --seed | --kv-type | --threads | --splits | --split) value=yes ;;
+    -n | --stages | --ctx | --temp | --seed | --kv-type | --threads | --splits | --split) value=yes ;;
     --fault | --run-dir | --log-file | --log-level) value=yes ;;
     esac
     given+=("$1")
@@ -84,7 +82,7 @@ fi
 defaults=()
 if [[ $has_model == no ]]; then
     defaults+=(-m "$setup_root/launch/demo/demo.gguf")
-    [[ $has_stages == yes || -n ${MEMRA_PP_STAGES:-} ]] || export MEMRA_PP_STAGES=2
+    defaults+=(--default-stages 2)
 fi
 [[ $has_prompt == yes ]] || defaults+=(-p 'Once upon a time')
 [[ $has_devices == yes || -n ${MEMRA_PP_DEVICES:-} ]] || export MEMRA_PP_DEVICES=auto

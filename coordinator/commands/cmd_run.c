@@ -267,6 +267,10 @@ int cmd_run(int argc, char **argv)
          &o.interactive, 0, 0},
         {"special", 0, OPTION_FLAG, NULL,
          "parse special tokens in the prompt. Default: they are text", &o.special, 0, 0},
+        {"default-stages", 0, OPTION_U32, "N",
+         "stages where --stages and MEMRA_PP_STAGES are unset: what pp-run.sh says of its demo. "
+         "Default: 1",
+         &c.default_stages, 1, STAGES_MAX},
         {"temp", 0, OPTION_F32, "T", "temperature, 0: always the likeliest token. Default: 0.8",
          &p->temperature, 0, 1000},
         {"top-k", 0, OPTION_U32, "K", "of the K likeliest tokens; 0: off. Default: 40", &p->top_k,

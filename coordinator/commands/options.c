@@ -180,6 +180,7 @@ static status finish(line *l, const shared_texts *t)
     c->hang_timeout_s = (double)t->hang_timeout_s;
     c->restart_window_s = (double)t->restart_window_s;
     stages_of_command(l);
+    l->values.default_stages = c->default_stages;
     TRY(doors_check_names((const char *const *)environ, l->e));
     TRY(doors_parse(&c->doors, &l->values, l->e));
     if (c->model == NULL) {

@@ -41,6 +41,7 @@ typedef struct {
     bool help;
     const char *model; /* -m; none named: the demo model; NULL: that is not there either */
     bool model_is_demo;
+    uint32_t default_stages; /* run --default-stages; 0: one */
     int model_fd; /* > 0: the model is this file, `model` only its name (shape.h); the caller's */
     doors doors;
     plan_request plan;                      /* --ctx, --sessions, --kv-bytes, --kv-type */

@@ -92,8 +92,8 @@ has() {
 @test "without arguments: the demo model through 2 stages" {
     pp
     is "$CODE" 0
-    has "$OUT" "stages=2 devices=auto"
-    has "$OUT" "[run][-m][$CLONE/launch/demo/demo.gguf][-p][Once upon a time]"
+    has "$OUT" "stages=unset devices=auto"
+    has "$OUT" "[run][-m][$CLONE/launch/demo/demo.gguf][--default-stages][2][-p][Once upon a time]"
     is "$ERR" "pp-run: configuring build/release
 pp-run: building build/release"
     not_called '^apt-get'
@@ -118,6 +118,7 @@ pp-run: building build/release"
         pp $m
         has "$OUT" "stages=unset devices=auto"
         has "$OUT" "[run][-p][Once upon a time][${m// /][}]"
+        [[ $OUT != *default-stages* ]]
     done
     MEMRA_PP_STAGES=3 pp -m any.gguf
     has "$OUT" "stages=3"
@@ -126,8 +127,6 @@ pp-run: building build/release"
 @test "a number of stages that is given is left alone" {
     MEMRA_PP_STAGES=3 pp
     has "$OUT" "stages=3"
-    MEMRA_PP_STAGES='' pp
-    has "$OUT" "stages=2"
     pp --stages 4
     has "$OUT" "stages=unset"
     has "$OUT" "[--stages][4]"
@@ -160,7 +159,7 @@ pp-run: building build/release"
     pp -p --yes
     has "$OUT" "[-p][--yes]"
     pp -p -m
-    has "$OUT" "stages=2"
+    has "$OUT" "[--default-stages][2]"
     pp -p "a  b
 c" -f ""
     has "$OUT" "[-p][a  b
