@@ -443,8 +443,8 @@ status doors_check_faults(const doors *d, uint32_t n_stages, const char *said, e
         uint32_t stage = d->faults.list[i].stage;
         if (stage == FAULT_STAGE_ALL || stage < n_stages) continue;
         return errmsg_set(e, ST_BAD_DOOR,
-                          "%s=%s names stage %u, and %s asks for %u at most, which are numbered from "
-                          "0",
+                          "%s=%s names stage %u, and %s asks for %u at most, which are numbered "
+                          "from 0",
                           doors_name(d, DOOR_FAULT),
                           doortext_quote(quoted, d->fault_text, strlen(d->fault_text)), stage, said,
                           n_stages);

@@ -108,7 +108,7 @@ const door_info *doors_table(uint32_t *n);
 typedef struct {
     const char *value[DOOR_COUNT];
     bool from_flag[DOOR_COUNT];
-    uint32_t default_stages; /* where STAGES is unset; 0: one stage. Messages do not blame the door */
+    uint32_t default_stages; /* where STAGES is unset; 0: one. Messages do not blame the door */
     bool stages_elsewhere; /* the caller has stage counts of its own: neither the number of devices
                               nor the faults' stages are compared with STAGES; see
                               doors_deal_devices and doors_check_faults */
@@ -144,8 +144,8 @@ MUST_USE status doors_parse(doors *out, const door_values *v, errmsg *e);
  * named, or auto alone: stays so). */
 void doors_deal_devices(doors *d);
 
-/* For stages_elsewhere. ST_BAD_DOOR: a fault names a stage that there is none of with n_stages, which
- * is the most that the caller's option or variable `said` asks for. */
+/* For stages_elsewhere. ST_BAD_DOOR: a fault names a stage that there is none of with n_stages,
+ * which is the most that the caller's option or variable `said` asks for. */
 MUST_USE status doors_check_faults(const doors *d, uint32_t n_stages, const char *said, errmsg *e);
 
 #endif

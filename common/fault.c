@@ -169,7 +169,8 @@ static status parse_entry(fault *f, const fault_text *t, const char *s, size_t n
                                    : "walks no row there (kind=nan: at prime, decode or recovery)");
     }
     if ((seen & (1u << KEY_STEP)) && f->kind == FAULT_OOM)
-        return refuse(t, s, n, "names a step, and kind=oom is of load and recovery, outside of any");
+        return refuse(t, s, n,
+                      "names a step, and kind=oom is of load and recovery, outside of any");
     if ((seen & (1u << KEY_STEP)) && stepless)
         return refuse(t, s, n, "names a step where no step is in hand, so it could never happen");
     return ST_OK;

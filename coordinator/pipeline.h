@@ -56,8 +56,8 @@ typedef struct {
     pipeline_progress on_progress; /* may be NULL */
     void *progress_ctx;
     struct trace *trace; /* coordinator/trace/trace.h, open as long as the pipeline; NULL: none */
-    uint32_t *faults_met; /* NULL, or where close adds a bit for each entry of the doors' faults that a
-                           * stage has carried out; any thread that closes a pipeline */
+    uint32_t *faults_met; /* NULL, or where close adds a bit for each entry of the doors' faults
+                           * that a stage has carried out; any thread that closes a pipeline */
 } pipeline_options;
 
 #define RESTARTS_DEFAULT 10u

@@ -17,10 +17,10 @@ static void md_begin(const sessions_result *r)
     printf("%s: sessions with prompts of %u token%s that generate %u, all at once\n\n", r->model,
            r->n_prompt, plural(r->n_prompt), r->n_generate);
     printf("| stages | cuts | sessions | rows/walk | prompt tokens/s | first token ms p50 / p99 | "
-           "tokens/s | ms/token p50 / p99 / max | busy per stage | coordinator cores |");
+           "tokens/s | token wait ms p50 / p99 / max | busy per stage | coordinator cores |");
     if (r->n_beside > 0)
-        printf(" beside: ms/token p50 / p99 / max | chunk ms (chunks) | max in chunks | prompt ms "
-               "alone / beside |");
+        printf(" beside: token wait ms p50 / p99 / max | chunk ms (chunks) | max in chunks | "
+               "prompt ms alone / beside |");
     printf("\n|---:|---|---:|---|---:|---:|---:|---:|---|---:|%s\n",
            r->n_beside > 0 ? "---:|---:|---:|---:|" : "");
 }
@@ -58,7 +58,7 @@ static void md_test(const sessions_result *r, const sessions_test *t)
 static void md_end(const sessions_result *r)
 {
     if (r->n_tests == 0) return;
-    printf("\n%s, KV %s; tokens/s, ms/token, busy and coordinator are of the generation; %u "
+    printf("\n%s, KV %s; tokens/s, token wait, busy and coordinator are of the generation; %u "
            "repetition%s\n",
            r->test[0].device, kv_name(&r->test[0]), r->n_repeat, plural(r->n_repeat));
     if (r->n_beside > 0)

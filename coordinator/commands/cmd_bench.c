@@ -26,9 +26,9 @@
     "With --sessions it measures so many sessions at once instead: each asks for a prompt of -p\n" \
     "random tokens of its own, all at the same time, and when all prompts are through each\n"      \
     "generates -n tokens. For every number of sessions it prints the tokens per second of all\n"   \
-    "together, how long a session waits for its first token and for each later one, how busy "     \
-    "each\n"                                                                                       \
-    "stage was, and the processor time of this process. --batch bounds the sessions whose rows\n"  \
+    "together, how long a session waits for its first token and for later ones (what comes\n"      \
+    "at once, as accepted drafts do, is one wait), how busy each stage was, and the\n"             \
+    "processor time of this process. --batch bounds the sessions whose rows\n"                     \
     "one walk through a stage's layers takes (1: no batching), so that\n"                          \
     "  --stages 1,2 --sessions 8 --batch 0,4\n"                                                    \
     "compares two stages, each of whose walks has 4 rows, with one stage that batches all 8, "     \

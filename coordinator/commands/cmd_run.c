@@ -94,7 +94,8 @@ static status print_last_json(const generate_request *q, const generate_result *
         "n_drafted", (json_int_t)r->drafts.n_drafted, "n_accepted",
         (json_int_t)r->drafts.n_accepted, "prompt_tokens_per_s", generate_prompt_rate(q, r),
         "generation_tokens_per_s", generate_step_rate(r), "stages", stages);
-    if (last != NULL && why != NULL) json_object_set_new(last, "error", output_json_text(why->text));
+    if (last != NULL && why != NULL)
+        json_object_set_new(last, "error", output_json_text(why->text));
     return output_json(last, e);
 }
 

@@ -219,8 +219,8 @@ static void record(pipeline *p, uint32_t s, uint64_t now)
     char waited[48] = "";
     if (t->waited_ns >= WAITED_TOLD_NS)
         snprintf(waited, sizeof waited, "waited %.3f, ", (double)t->waited_ns / NS_PER_S);
-    log_warn("%s%s%s; pid %d took its place after %.3f s (end %.3f, %sstart %.3f, %llu row%s again%s "
-             "%.3f)",
+    log_warn("%s%s%s; pid %d took its place after %.3f s (end %.3f, %sstart %.3f, %llu row%s "
+             "again%s %.3f)",
              p->o.called != NULL ? p->o.called : "", p->o.called != NULL ? ", " : "", t->why.text,
              t->pid, seconds(t->lost_ns, now), seconds(t->lost_ns, t->reaped_ns), waited,
              seconds(t->reaped_ns + t->waited_ns, p->attached_ns),
