@@ -536,71 +536,10 @@ static void messages_are_one_safe_line(void **state)
     BAD1(DOOR_STAGES, "2\"\\\r\n", "MEMRA_PP_STAGES=\"2\\\"\\\\\\x0d\\x0a\"");
 }
 
-static void devices_are_dealt_out(void **state)
-{
-    (void)state;
-    errmsg e = {0};
-    doors d;
-    door_values v = {0};
-    v.value[DOOR_DEVICES] = "cpu:0,cpu:1";
-    assert_int_equal(doors_parse(&d, &v, &e), ST_BAD_DOOR);
-    errmsg_clear(&e);
-    v.stages_elsewhere = true;
-    assert_int_equal(doors_parse(&d, &v, &e), ST_OK);
-    d.n_stages = 3;
-    doors_deal_devices(&d);
-    assert_int_equal(d.n_devices, 3);
-    assert_int_equal(d.device[2].index, 0);
-    d.n_stages = 1;
-    doors_deal_devices(&d);
-    assert_int_equal(d.n_devices, 1);
-}
-
-/* What a launcher asks for where nothing was said is told as that, never as a variable that nobody
- * set. */
-static void stages_by_default(void **state)
-{
-    (void)state;
-    errmsg e = {0};
-    doors d;
-    door_values v = {.default_stages = 2};
-    assert_int_equal(doors_parse(&d, &v, &e), ST_OK);
-    assert_int_equal(d.n_stages, 2);
-    assert_true(d.stages_set && d.stages_default);
-    static const struct {
-        door_id id;
-        const char *value, *line;
-    } bad[] = {
-        {DOOR_DEVICES, "cpu", "MEMRA_PP_DEVICES=\"cpu\" has a wrong number of devices for "
-                              "MEMRA_PP_STAGES=unset, 2 by default; rule: "},
-        {DOOR_SPLITS, "1,2", "MEMRA_PP_SPLITS=\"1,2\" has a wrong number of cuts for "
-                             "MEMRA_PP_STAGES=unset, 2 by default; rule: "},
-        {DOOR_FAULT, "stage=2,kind=kill", "MEMRA_PP_FAULT=\"stage=2,kind=kill\" names a stage that "
-                                          "there is none of with MEMRA_PP_STAGES=unset, 2 by "
-                                          "default; rule: "},
-    };
-    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
-        v.value[bad[i].id] = bad[i].value;
-        assert_int_equal(doors_parse(&d, &v, &e), ST_BAD_DOOR);
-        if (strncmp(e.text, bad[i].line, strlen(bad[i].line)) != 0) fail_msg("%s", e.text);
-        v.value[bad[i].id] = NULL;
-        errmsg_clear(&e);
-    }
-    v.value[DOOR_STAGES] = "3"; /* who says something means it */
-    assert_int_equal(doors_parse(&d, &v, &e), ST_OK);
-    assert_int_equal(d.n_stages, 3);
-    assert_false(d.stages_default);
-    v.value[DOOR_STAGES] = "1";
-    assert_int_equal(doors_parse(&d, &v, &e), ST_OK);
-    assert_int_equal(d.n_stages, 1);
-}
-
 int main(void)
 {
     tap_begin(20);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(devices_are_dealt_out),
-        cmocka_unit_test(stages_by_default),
         cmocka_unit_test(each_number_is_decimal_digits_only),
         cmocka_unit_test(each_number_refuses_overflow),
         cmocka_unit_test(unset_and_empty_are_the_default),
