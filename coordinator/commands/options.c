@@ -243,9 +243,21 @@ status options_model(const common_options *c, errmsg *e)
         "(launch/demo/demo.gguf above the program, or share/memra-pp beside its bin)");
 }
 
+/* A plain word that is no file: as people name models. */
+static bool is_name(const char *path)
+{
+    return path[0] != '\0' && strpbrk(path, "/.") == NULL && access(path, F_OK) != 0;
+}
+
 status options_open_model(const common_options *c, gguf **out, errmsg *e)
 {
     *out = NULL;
+    if (c->model_fd <= 0 && is_name(c->model))
+        return errmsg_set(e, ST_BAD_MODEL,
+                          "%s: No such file; -m takes a GGUF file. launch/pp-run.sh -m NAME "
+                          "fetches models that it knows by name: launch/get-model.sh --help lists "
+                          "them",
+                          c->model);
     if (c->model_fd <= 0) return gguf_open(out, c->model, e);
     int fd = fcntl(c->model_fd, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
     if (fd < 0) return errmsg_set(e, ST_RESOURCES, "%s: %s", c->model, strerror(errno));

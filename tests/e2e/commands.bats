@@ -269,6 +269,19 @@ END
     refused 2 'both give the prompt' run -p x -f "$TEST_DIR/text"
 }
 
+@test "a model's name where a file is meant: the line says where names are known" {
+    local line
+    cd "$TEST_DIR"
+    for line in 'run -p x' plan bench 'gate ppn' 'tokenize -p x' 'logits --tokens 1 -o -'; do
+        # shellcheck disable=SC2086 # words
+        refused 3 '^memra-pp: error: smollm3: No such file; -m takes a GGUF file.* launch/get-model.sh --help lists' \
+            $line -m smollm3
+        # shellcheck disable=SC2086
+        refused 3 'smollm3.gguf: .*No such file' $line -m smollm3.gguf
+    done
+    refused 3 '^memra-pp: error: smollm3: No such file' run -p x -m "$DEMO" --draft-model smollm3
+}
+
 @test "run: options and doors that cannot be meant" {
     refused 2 '^memra-pp: error: --temp="nan"' run --temp nan
     refused 2 '--temp="-1" is out of range' run --temp -1

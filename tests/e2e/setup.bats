@@ -81,12 +81,29 @@ has() {
     has "$OUT" "[run][-m][$file][-i]"
     pp --model=smollm2 -p x
     is "$CODE" 0
-    has "$OUT" "[run][--model][$file][-p][x]"
+    has "$OUT" "[run][--model=$file][-p][x]"
+    pp -m any.gguf --draft-model smollm2 -p x
+    is "$CODE" 0
+    has "$OUT" "[run][-m][any.gguf][--draft-model][$file][-p][x]"
     fake python3 'exit 1'
     pp -m gemma3-270m
     is "$CODE" 4
     has "$ERR" "get-model: "
     not_called "run -m gemma"
+    # A word that is none says which there are; a file of that name is a file.
+    local word
+    for word in "-m smollm3" "--model=smollm3" "--draft-model smollm3"; do
+        # shellcheck disable=SC2086 # two words
+        pp $word -p x
+        is "$CODE" 2
+        has "$ERR" "get-model: no model 'smollm3'; there are: smollm2, gemma3-270m"
+        not_called "run .*smollm3"
+    done
+    cd "$TEST_DIR"
+    touch smollm3
+    pp -m smollm3 -p x
+    is "$CODE" 0
+    has "$OUT" "[run][-m][smollm3][-p][x]"
 }
 
 @test "without arguments: the demo model through 2 stages" {
