@@ -121,6 +121,28 @@ teardown() { memra_teardown; }
     assert_nothing_left
 }
 
+@test "run --draft-model: a process that is stopped early is replaced, and drafts then" {
+    run_pp run -p "Once upon a time" -n 250 --temp 0 --draft 0
+    start_pp "$TEST_DIR/text" run -p "Once upon a time" -n 250 --temp 0 --draft-model "$DEMO" --stages 2 \
+        --hang-timeout 0.5 --fault stage=all,at=decode,kind=slow:10,every=1
+    wait_for 20 grep -q 'draft model: demo.gguf' "$TEST_DIR/text.err"
+    kill -STOP "$(stages_of "$PP_PID" | tail -n 1)"
+    end_of "$PP_PID" 30
+    [[ $END_CODE == 0 ]]
+    cmp "$TEST_DIR/out" "$TEST_DIR/text"
+    [[ $(grep -c 'warning: draft model, stage 0 .*stopped by SIGSTOP; pid .* took its place' "$TEST_DIR/text.err") == 1 ]]
+    grep -qE 'drafts: [1-9][0-9]+ of [0-9]+ tokens accepted' "$TEST_DIR/text.err"
+    # Ctrl-C does not wait for one that is stopped.
+    start_pp "$TEST_DIR/more" run -p "Once upon a time" -n 250 --draft-model "$DEMO" --hang-timeout 60 \
+        --fault stage=all,at=decode,kind=slow:50,every=1
+    wait_for 20 has_text "$TEST_DIR/more"
+    kill -STOP "$(stages_of "$PP_PID" | tail -n 1)"
+    kill -INT -- "-$PP_PID"
+    end_of "$PP_PID" 3
+    [[ $END_CODE == 130 ]]
+    assert_nothing_left
+}
+
 @test "run --draft-model: another vocabulary, no drafts, no file: one line" {
     refused 3 "no-such-file" run -p x --draft-model "$TEST_DIR/no-such-file"
     refused 2 "--draft-model needs a name" run -p x --draft-model ""
