@@ -5,6 +5,7 @@
 #include "coordinator/commands/draft_option.h"
 #include "coordinator/commands/generate.h"
 #include "coordinator/commands/output.h"
+#include "coordinator/text/text_json.h"
 #include "coordinator/trace/trace.h"
 
 #include <inttypes.h>
@@ -95,7 +96,7 @@ static status print_last_json(const generate_request *q, const generate_result *
         (json_int_t)r->drafts.n_accepted, "prompt_tokens_per_s", generate_prompt_rate(q, r),
         "generation_tokens_per_s", generate_step_rate(r), "stages", stages);
     if (last != NULL && why != NULL)
-        json_object_set_new(last, "error", output_json_text(why->text));
+        json_object_set_new(last, "error", text_json(why->text));
     return output_json(last, e);
 }
 

@@ -1,6 +1,5 @@
 #include "coordinator/commands/output.h"
 #include "coordinator/commands/options.h"
-#include "coordinator/text/utf8.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -80,19 +79,6 @@ status output_json(json_t *owned, errmsg *e)
     status s = output_line(e, "%s", text);
     free(text);
     return s;
-}
-
-json_t *output_json_text(const char *text)
-{
-    uint64_t bytes = strlen(text);
-    utf8_stream characters = {0};
-    char *whole = malloc(3 * (bytes + 5));
-    if (whole == NULL) return NULL;
-    uint64_t n = utf8_feed(&characters, text, bytes, whole);
-    n += utf8_end(&characters, whole + n);
-    json_t *v = json_stringn(whole, n);
-    free(whole);
-    return v;
 }
 
 status input_read(const char *path, uint64_t max_bytes, char **out, uint64_t *bytes, errmsg *e)

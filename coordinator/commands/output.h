@@ -22,10 +22,6 @@ MUST_USE status output_line(errmsg *e, const char *format, ...) PRINTF_LIKE(2, 3
 struct json_t;
 MUST_USE status output_json(struct json_t *owned, errmsg *e);
 
-/* A text that may hold any bytes, as messages that name files do, as an owned JSON string: what is
- * no UTF-8 is U+FFFD. NULL: no memory. */
-struct json_t *output_json_text(const char *text);
-
 /* Read all of the file at path ("-": standard input) into an owned, also terminated array.
  * ST_USAGE: more than max_bytes; ST_RESOURCES: it cannot be read; ST_INTERRUPTED. *out is NULL
  * then. */

@@ -549,6 +549,26 @@ END
     assert_nothing_left
 }
 
+@test "a path of any bytes: JSON says it, with U+FFFD for what is no UTF-8" {
+    local model=$TEST_DIR/mö$'\xff'.gguf said='/mö\x{fffd}.gguf'
+    cp "$DEMO" "$model"
+    start_pp "$TEST_DIR/text" run -m "$model" -p Once -n -1 --stages 2 --trace "$TEST_DIR/t.json" \
+        --fault 'stage=0,at=decode,kind=slow:20,every=1'
+    wait_for 10 has_text "$TEST_DIR/text"
+    run_pp status "$PP_PID" --json
+    json_ok "$TEST_DIR/out" "use utf8; \$l->{pid} == $PP_PID && \$l->{model} =~ m{$said\$}"
+    run_pp status --json
+    json_ok "$TEST_DIR/out" "use utf8; \$l->{runs}[0]{model} =~ m{$said\$}"
+    run_pp status
+    grep -qaE "^$PP_PID +ready +2 +1 " "$TEST_DIR/out"
+    kill -INT "$PP_PID"
+    end_of "$PP_PID"
+    iconv -f utf-8 -t utf-8 "$TEST_DIR/t.json" | grep -qaF $'m\xc3\xb6\xef\xbf\xbd.gguf, 2 stages'
+    run_pp bench -m "$model" -p 8 -n 8 -r 1 -o json
+    tr -d '\n' <"$TEST_DIR/out" >"$TEST_DIR/one"
+    json_ok "$TEST_DIR/one" "use utf8; \$l->{model} eq qq{mö\x{fffd}.gguf}"
+}
+
 @test "the coordinator links no CUDA" {
     fails grep -qE 'cuda|libnccl|libcublas' <(ldd "$PP")
     fails grep -qE ' (cuda[A-Z]|cu[A-Z][a-z]+[A-Z])' <(nm -a "$PP" 2>/dev/null)
