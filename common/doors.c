@@ -308,7 +308,11 @@ static status check_together(doors *d, const door_values *v, errmsg *e)
         return refuse_beside(&how, v, DOOR_STREAMS, "forces what nobody waits for with");
     for (uint32_t i = 0; i < d->faults.n && !v->stages_elsewhere; i++) {
         uint32_t stage = d->faults.list[i].stage;
-        if (stage == FAULT_STAGE_ALL || stage < d->n_stages) continue;
+        if (stage == FAULT_STAGE_ALL || stage == 0) continue;
+        if (!d->streams && stage < d->n_stages)
+            return refuse_beside(&faults, v, DOOR_STREAMS,
+                                 "names a stage that is in the process of stage 0 with");
+        if (stage < d->n_stages) continue;
         return refuse_beside(&faults, v, DOOR_STAGES, "names a stage that there is none of with");
     }
     return ST_OK;

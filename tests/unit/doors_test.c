@@ -437,6 +437,16 @@ static void fault_names_only_stages_that_there_are(void **state)
     BAD1(DOOR_FAULT, "stage=1,kind=kill", "MEMRA_PP_FAULT", "MEMRA_PP_STAGES=unset");
     GOOD({DOOR_FAULT, "stage=0,kind=kill"});
     GOOD({DOOR_FAULT, "stage=all,kind=kill"});
+    /* On one stream there is one process, which is named as stage 0. */
+    bad(
+        (const setting[]){{DOOR_STAGES, "2"},
+                          {DOOR_STREAMS, "0"},
+                          {DOOR_FAULT, "stage=1,kind=kill"},
+                          {0, NULL}},
+        PARTS("MEMRA_PP_FAULT=\"stage=1,kind=kill\" names a stage that is in the process of "
+              "stage 0 with MEMRA_PP_STREAMS=\"0\""));
+    GOOD({DOOR_STAGES, "2"}, {DOOR_STREAMS, "0"}, {DOOR_FAULT, "stage=0,kind=kill"});
+    GOOD({DOOR_STAGES, "2"}, {DOOR_STREAMS, "0"}, {DOOR_FAULT, "stage=all,kind=kill"});
 }
 
 static void a_flag_is_named_when_the_value_came_from_it(void **state)
