@@ -45,6 +45,12 @@ static status check_base(const char *base, errmsg *e)
     if (lstat(base, &st) != 0)
         return errmsg_set(e, ST_RESOURCES, "run directory %s: %s (--run-dir)", base,
                           strerror(errno));
+    if (S_ISLNK(st.st_mode)) {
+        return errmsg_set(e, ST_RESOURCES,
+                          "run directory %s is a symbolic link, and may come to lead elsewhere: "
+                          "name where it leads to (--run-dir)",
+                          base);
+    }
     if (!S_ISDIR(st.st_mode)) {
         return errmsg_set(e, ST_RESOURCES, "run directory %s is not a directory (--run-dir)", base);
     }
