@@ -205,6 +205,7 @@ static void record(pipeline *p, uint32_t s, uint64_t now)
                           .resumed_ns = now,
                           .limit_ns = t->lost_limit_ns,
                           .replayed_rows = p->replay.n_rows,
+                          .replayed_chunks = p->replay.n_sent,
                           .through = p->replay.through,
                           .why = t->why};
     trace_recovery(p, s, now);
