@@ -65,7 +65,7 @@ gates() {
 
 transports() {
     check "transports, signals, deaths" 280 "$build/bin/tests/gpu_transport_test"
-    check "rows with their tokens, from device to device" 120 "$build/bin/tests/gpu_ring_test"
+    alone "rows with their tokens between devices" 120 "$build/bin/tests/gpu_ring_test"
     check "gate transport, one GPU" 120 "$pp" gate transport --stages 2 --splits 4 --devices 0,0
     ! has_second || check "gate transport, two GPUs" 120 "$pp" gate transport --stages 2 --splits 4 \
         --devices 0,1
