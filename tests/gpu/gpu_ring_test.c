@@ -114,9 +114,16 @@ static status take_step(pair_side *s, rows_there *r, uint32_t step, backend_even
         .slot = step % 2, .seq = step, .rows = rows, .n_rows = n, .hidden = s->hidden};
     r->x.n_rows = n;
     TRY(edges_take(&s->x, &in, &r->x, e));
-    TRY(s->b->download(s->q, s->host, s->hidden, (uint64_t)n * EMBD * sizeof(float)));
-    TRY(s->b->download(s->q, &r->host, r->at, sizeof r->host));
     return s->b->event_record(s->q, end);
+}
+
+/* What has come, to the host; a call that waits for all of the queue. */
+static status fetch(pair_side *s, rows_there *r, uint32_t step)
+{
+    TRY(s->b->download(s->q, s->host, s->hidden,
+                       (uint64_t)n_rows_of(step) * EMBD * sizeof(float)));
+    TRY(s->b->download(s->q, &r->host, r->at, sizeof r->host));
+    return finish(s);
 }
 
 static int compare(pair_side *s, const rows_there *r, uint32_t step)
@@ -170,6 +177,7 @@ static int abort_take(pair_side *s, rows_there *r)
     edges_wake(&s->x);
     if (s->b->event_wait(s->q, end) != ST_OK) return pair_say(s, "the device failed");
     atomic_store(&s->shared->ns[1], now_ns() - begin);
+    if (fetch(s, r, n_steps + 1) != ST_OK) return pair_say(s, "the device failed");
     if (r->host.came.gone != 1) return pair_say(s, "an aborted take is not gone");
     for (uint32_t i = 0; i < n; i++)
         if (r->host.live[i] != 0 || r->host.came.row[i].live != 0)
@@ -187,6 +195,7 @@ static int hear(pair_side *s)
         status st = take_step(s, &r, step, &end, &e);
         if (st == ST_OK) st = edges_coming(&s->x, step % 2, end, &e);
         if (st == ST_OK) st = s->b->event_wait(s->q, end);
+        if (st == ST_OK) st = fetch(s, &r, step);
         if (st != ST_OK) return pair_say(s, "step %u: %s %s", step, status_word(st), e.text);
         code = compare(s, &r, step);
         edges_taken(&s->x, step % 2, n_rows_of(step));
