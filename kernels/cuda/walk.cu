@@ -3,15 +3,12 @@
 #include "kernels/cuda/activation.cuh"
 #include "kernels/cuda/walk_attention.cuh"
 
-static constexpr uint32_t SHARED_MAX = 227 * 1024, SEGMENTS_LOG2_MAX = 3;
-static_assert(1u << SEGMENTS_LOG2_MAX == MULS, "a tile's segments have a warp each");
+static constexpr uint32_t SHARED_MAX = 227 * 1024;
 
 struct __align__(16) block_state
 {
     uint64_t full[MULS][SLOTS_MAX], empty[MULS][SLOTS_MAX];
-    uint64_t join[SEGMENTS_LOG2_MAX][MULS / 2]; // by log2 of the segments, from 1 on
     float parts[2][MULS][8];
-    uint32_t arrived; // warps, 0 between meets
     float sums[8], post_sums[8];
     uint32_t maxima[WARPS];
     walk_product product[2]; // the one in hand and the next
@@ -20,18 +17,11 @@ struct __align__(16) block_state
 };
 
 // All blocks of the launch meet: what any of them wrote before it arrives is read (past the first
-// cache) by all after they waited. by: the block's threads that have written, the first ones; the
-// last of their warps arrives for all of them.
-static __device__ __forceinline__ void arrive_all(block_state &b, uint32_t *count, uint32_t by)
+// cache) by all after they waited. by: the block's threads that have written, the first ones.
+static __device__ __forceinline__ void arrive_all(uint32_t *count, uint32_t by)
 {
-    uint32_t before, last = by / 32 - 1;
-    __syncwarp();
-    if (threadIdx.x >= by || threadIdx.x % 32 != 0) return;
-    asm volatile("atom.acq_rel.cta.shared::cta.inc.u32 %0, [%1], %2;"
-                 : "=r"(before)
-                 : "r"(shared_address(&b.arrived)), "r"(last)
-                 : "memory");
-    if (before == last)
+    if (threadIdx.x < by) asm volatile("bar.sync 10, %0;" ::"r"(by) : "memory");
+    if (threadIdx.x == 0) // for all of the block
         asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(count) : "memory");
 }
 
@@ -43,7 +33,7 @@ static __device__ __forceinline__ void await_all(const uint32_t *count, uint32_t
             asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(now) : "l"(count) : "memory");
         } while ((int32_t)(now - target) < 0);
     }
-    __syncthreads();
+    meet_block();
 }
 
 // --- the row of a product, in the order that `chain` reads, scaled; its exponent is returned ---
@@ -57,7 +47,7 @@ static __device__ int row_exponent(uint32_t largest, uint32_t *room)
 {
     largest = __reduce_max_sync(~0u, largest);
     if (threadIdx.x % 32 == 0) room[threadIdx.x / 32] = largest;
-    __syncthreads();
+    meet_block();
     largest = room[0];
 #pragma unroll
     for (uint32_t w = 1; w < WARPS; w++)
@@ -146,20 +136,17 @@ template <class F> static __device__ __forceinline__ auto with(cuda_form form, F
 }
 
 // The sum of a tile's segments, each by a warp of its own: in the first one's.
-static __device__ __forceinline__ float joined(block_state &b, walk_ring &ring,
-                                               const walk_weights &w, float sum)
+static __device__ __forceinline__ float joined(block_state &b, const walk_weights &w, float sum,
+                                               uint32_t *turn)
 {
-    uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, level = w.segments_log2;
-    if (level == 0) return sum;
-    uint32_t turn = ring.turns >> level & 1;
-    uint64_t *join = &b.join[level - 1][warp >> level];
-    if (lane % 4 == 0) b.parts[turn][warp][lane / 4] = sum;
-    __syncwarp();
-    if (lane == 0) barrier_arrive(join);
-    barrier_wait(join, turn);
-    for (uint32_t s = 1; s < 1u << level; s++)
-        sum = __fadd_rn(sum, b.parts[turn][(warp + s) % MULS][lane / 4]);
-    ring.turns ^= 1u << level;
+    uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, n_segments = 1u << w.segments_log2;
+    if (n_segments == 1) return sum;
+    if (lane % 4 == 0) b.parts[*turn][warp][lane / 4] = sum;
+    asm volatile("bar.sync %0, %1;" ::"r"((warp >> w.segments_log2) + 2), "r"(32 * n_segments)
+                 : "memory");
+    for (uint32_t s = 1; s < n_segments; s++)
+        sum = __fadd_rn(sum, b.parts[*turn][(warp + s) % MULS][lane / 4]);
+    *turn ^= 1;
     return sum;
 }
 
@@ -169,7 +156,7 @@ static __device__ void multiply(const walk_args &a, walk_ring &ring, block_state
                                 int exponent)
 {
     const walk_product &p = b.product[product_i % 2];
-    uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, begin, n;
+    uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, turn = 0, begin, n;
     walk_share share(w, product_i, warp);
     float gate = 0;
     while (share.next(w)) {
@@ -184,14 +171,14 @@ static __device__ void multiply(const walk_args &a, walk_ring &ring, block_state
         const char *x = (const char *)xs + begin * cuda_unit_blocks(form) * 64 + lane % 4 * 8;
         if (w.paired == WALK_SIDE_BY_SIDE) {
             float2 both = with(form, [&](auto f) { return chains<decltype(f)>(ring, n, x, lane); });
-            gate = joined(b, ring, w, both.x);
+            gate = joined(b, w, both.x, &turn);
             gate = activated(p.end,
                              finish_sum(gate, exponent + p.part[0].exponent, p.part[0].bias, o));
             sum = both.y;
         } else {
             sum = with(form, [&](auto f) { return chain<decltype(f)>(ring, n, x, lane); });
         }
-        sum = joined(b, ring, w, sum);
+        sum = joined(b, w, sum, &turn);
         if (!mine) continue;
         float y = finish_sum(sum, exponent + part.exponent, part.bias, o);
         if (w.paired && part_i == 0) {
@@ -224,7 +211,7 @@ static __device__ int take(const A &a, block_state &b, __half *xs, uint32_t i, u
                            uint32_t by)
 {
     const walk_product &p = b.product[i % 2];
-    if (i > 0) arrive_all(b, a.meet, by);
+    if (i > 0) arrive_all(a.meet, by);
     auto meet = [&] {
         if (i > 0) await_all(a.meet, target);
     };
@@ -265,7 +252,7 @@ static __device__ __forceinline__ void go(const A &a, walk_ring &ring, walk_feed
     if (blockIdx.x == 0 && threadIdx.x < 2) a.finite[threadIdx.x] = 0;
     put_product(b, 0, call_product(a, 0));
     row_place place = place_row(a, b.angles);
-    __syncthreads();
+    meet_block();
     for (uint32_t i = 0; i < a.n_rows; i++) {
         bool in_layer = i < 4 * a.n_layers, begins_layer = i % 4 == 0 && in_layer;
         bool attended = i % 4 == 1 && in_layer; // by all warps
@@ -273,7 +260,7 @@ static __device__ __forceinline__ void go(const A &a, walk_ring &ring, walk_feed
         int exponent = take(a, b, xs, i, target, attended ? THREADS : MULS * 32);
         if (A::MORE && i == a.n_products) break; // the row alone was asked for
         put_product(b, i + 1, next);
-        __syncthreads();
+        meet_block();
         if (warp < MULS) {
             multiply(a, ring, b, feed.weights[i], i, xs, exponent);
         } else {
@@ -284,7 +271,7 @@ static __device__ __forceinline__ void go(const A &a, walk_ring &ring, walk_feed
         if (i + 1 == a.n_rows) break; // nobody waits for the last
         target += gridDim.x;
         if (!begins_layer) continue;
-        arrive_all(b, a.meet, MULS * 32);
+        arrive_all(a.meet, MULS * 32);
         attend(a, place_layer(a, place, b.angles, i / 4), row, [&] { await_all(a.meet, target); });
         target += gridDim.x;
     }
@@ -311,16 +298,13 @@ __global__ void __launch_bounds__(THREADS, 1) walk(const __grid_constant__ walk_
             barrier_init(&b.full[threadIdx.x][i]);
             barrier_init(&b.empty[threadIdx.x][i]);
         }
-        for (uint32_t level = 0; threadIdx.x < MULS / 2 && level < SEGMENTS_LOG2_MAX; level++)
-            barrier_init_for(&b.join[level][threadIdx.x], 2u << level);
         barrier_init_done();
     }
-    if (threadIdx.x == 0) b.arrived = 0;
     for (uint32_t i = threadIdx.x; i < a.n_products * sizeof(walk_weights) / 8; i += THREADS)
         ((uint64_t *)weights)[i] = __ldg((const uint64_t *)a.weights + i);
     __syncthreads();
     const walk_weights *w = (const walk_weights *)weights;
-    walk_ring ring = {slots + warp * n_slots * SLOT, b.full[warp], b.empty[warp], n_slots, 0, 0, 0};
+    walk_ring ring = {slots + warp * n_slots * SLOT, b.full[warp], b.empty[warp], n_slots, 0, 0};
     walk_feed feed = {slots + warp * n_slots * SLOT,
                       b.full[warp],
                       b.empty[warp],

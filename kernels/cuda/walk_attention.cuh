@@ -155,7 +155,7 @@ static __device__ void run_item(const A &a, const layer_place &l, const item_of 
     const float *norm = nullptr;
     if (A::MORE) norm = is_key ? l.pools->k_norm : l.pools->q_norm;
     meet();
-    __syncthreads(); // what the item before had in shared memory is no longer read
+    meet_block(); // what the item before had in shared memory is no longer read
     const float *x =
         is_key ? a.k + (uint64_t)it.kv_head * n : a.q + (uint64_t)(it.head0 + warp) * n;
     if (A::MORE && (is_query || is_key)) norm_head<HEAD>(st.head[warp], x, norm, n, a.rms_eps);
@@ -180,7 +180,7 @@ static __device__ void run_item(const A &a, const layer_place &l, const item_of 
                 return __ldcg(a.v + (uint64_t)it.kv_head * n + d);
             });
     }
-    __syncthreads();
+    meet_block();
     words.add_key(st.new_key, it, n);
     bool valued = !words.VALUES_LATE;
     if (valued) words.add_value(st.new_value, it, n);
@@ -194,14 +194,14 @@ static __device__ void run_item(const A &a, const layer_place &l, const item_of 
                 words.add_value(st.new_value, it, n);
                 valued = true;
             }
-            __syncthreads();
+            meet_block();
         },
         [&](uint32_t head, uint32_t d, float o0, float o1) {
             if (head >= it.n_heads) return;
             st.head[head][d] = o0;
             st.head[head][d + 1] = o1;
         });
-    __syncthreads(); // l is there too
+    meet_block(); // l is there too
 
 #pragma unroll
     for (uint32_t u0 = 0; u0 < ITEM_HEADS * HEAD; u0 += THREADS) {
@@ -217,7 +217,7 @@ static __device__ void run_item(const A &a, const layer_place &l, const item_of 
         if (d < 2) to[d] = d == 0 ? st.st.m[q] : st.st.l[q];
     }
     if (it.n_cells == 1) return;
-    __syncthreads();
+    meet_block();
     if (t == 0) {
         uint32_t before; // for all of the block
         asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], 1;"
@@ -227,7 +227,7 @@ static __device__ void run_item(const A &a, const layer_place &l, const item_of 
         st.is_last = before + 1 == it.n_cells;
         if (st.is_last) a.arrived[it.head0] = 0;
     }
-    __syncthreads();
+    meet_block();
     if (st.is_last) merge(a, it);
 }
 

@@ -7,6 +7,12 @@
 
 static constexpr uint32_t NORM_THREADS = 256;
 
+// 512 threads.
+__device__ __forceinline__ void meet_block()
+{
+    asm volatile("bar.sync 1, 512;" ::: "memory");
+}
+
 // A thread's places of a row that a norm goes over, past the end the last: j of them.
 __device__ __forceinline__ uint32_t norm_place(uint32_t j, uint32_t n)
 {
@@ -26,7 +32,7 @@ static __device__ __forceinline__ float row_scale(const float (&v)[EACH], uint32
         if (j * NORM_THREADS + t < n) sum = __fmaf_rn(v[j], v[j], sum);
     sum = warp_sum(sum);
     if (t < NORM_THREADS && t % 32 == 0) room[t / 32] = sum;
-    __syncthreads();
+    meet_block();
     sum = room[0];
     for (int i = 1; i < 8; i++)
         sum = __fadd_rn(sum, room[i]);

@@ -142,7 +142,6 @@ struct walk_ring {
     const char *slots;
     uint64_t *full, *empty;
     uint32_t n_slots, slot, parity;
-    uint32_t turns; // of joining a tile's segments: a bit for each number of them
 
     __device__ __forceinline__ const char *wait() const
     {
