@@ -15,7 +15,7 @@
 #define ROWS_MAX  64u
 #define EMBD      4096u /* 16 KB a row: up to 4 rows travel as lines */
 #define STEPS_MAX 120u
-#define STEPS_ONE 24u  /* processes that share a device wait for their turns of it, milliseconds each */
+#define STEPS_ONE 24u /* on one device, where processes wait for their turns */
 #define SIDE_S    40u
 #define LET_GO_NS (500 * NS_PER_MS)
 #define OWN_MARK  3u
@@ -120,8 +120,7 @@ static status take_step(pair_side *s, rows_there *r, uint32_t step, backend_even
 /* What has come, to the host; a call that waits for all of the queue. */
 static status fetch(pair_side *s, rows_there *r, uint32_t step)
 {
-    TRY(s->b->download(s->q, s->host, s->hidden,
-                       (uint64_t)n_rows_of(step) * EMBD * sizeof(float)));
+    TRY(s->b->download(s->q, s->host, s->hidden, (uint64_t)n_rows_of(step) * EMBD * sizeof(float)));
     TRY(s->b->download(s->q, &r->host, r->at, sizeof r->host));
     return finish(s);
 }
