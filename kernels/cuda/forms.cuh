@@ -2,8 +2,8 @@
 // them: per block of 32 inputs four registers, those of two k16 steps.
 //
 // each(unit, lane, f): f(j, registers) for the unit's blocks in order. The f16 numbers are those
-// that dequant.cuh's value rounds to (but for form_q4k): a product of a scale and a small integer is exact in f32, so
-// that one fused multiply-add rounds as the difference of two products does.
+// that dequant.cuh's value rounds to, but for form_q4k: a product of a scale and a small integer is
+// exact in f32, so that one fused multiply-add rounds as the difference of two products does.
 #ifndef KERNELS_CUDA_FORMS_CUH
 #define KERNELS_CUDA_FORMS_CUH
 
@@ -134,9 +134,9 @@ struct form_q8m {
 };
 
 // A unit is a super-block of 256 inputs. Nibbles: [2][32 lanes][4 u32], a word for each block, its
-// nibble i value i of the lane. 128 stays in the integer (a permutation of bytes makes it, an addition
-// less a step) and goes with the minimum: one rounding to f32 more, 2^-17 of the scale at most. Then for each output 8 (scale, min) in two bytes; then for each
-// output d and dmin, f16.
+// nibble i value i of the lane. Then for each output 8 (scale, min) in two bytes; then for each
+// output d and dmin, f16. A permutation of bytes makes 128 plus the integer; scale times 128 goes
+// with the minimum: one rounding to f32 more, of 2^-17 of the scale.
 struct form_q4k {
     static constexpr uint32_t unit_blocks = 8, unit_bytes = Q4K_UNIT;
     static constexpr uint32_t scales_at = 1024, d_at = 1152;
