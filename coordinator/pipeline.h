@@ -126,6 +126,7 @@ typedef struct {
                                     losses, or for what others had borrowed of the dead */
     uint64_t limit_ns;           /* it had stood still for so long, as is allowed; 0: it ended */
     uint64_t replayed_rows;
+    uint32_t replayed_chunks;    /* messages that they came in */
     bool through;                /* they walked all stages; otherwise what was lost alone */
     errmsg why;
 } recovery_record;

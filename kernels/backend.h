@@ -153,6 +153,14 @@ typedef struct {
     uint32_t n_vocab;
 } sample_args;
 
+/* A part of a file, and where it is mapped. */
+typedef struct {
+    const void *map;
+    uint64_t bytes;
+    int fd;
+    uint64_t offset; /* in the file */
+} file_part;
+
 /* A part of an upload. */
 typedef struct {
     dev_ptr to;
@@ -197,9 +205,11 @@ typedef struct {
     /* Optional (NULL), both or none: what is loaded between them comes as one. begin reserves
      * memory for n weights and vectors of `bytes` in all; then weight_open and weights_from_host
      * need not wait, host and *out must stay where they are, and only end says that all are in
-     * place, and complete. Without begin each of them waits by itself. Errors as theirs; after one
-     * of begin there is no end. */
-    status (*weights_begin)(backend_device *d, uint64_t bytes, uint32_t n, errmsg *e);
+     * place, and complete. What lies in one of the parts, which are disjoint and stay until end, is
+     * read from its file instead of through the mapping. Without begin each of them waits by
+     * itself. Errors as theirs; after one of begin there is no end. */
+    status (*weights_begin)(backend_device *d, uint64_t bytes, uint32_t n, const file_part *parts,
+                            uint32_t n_parts, errmsg *e);
     status (*weights_end)(backend_device *d, errmsg *e);
 
     status (*queue_open)(backend_device *d, backend_queue **out, errmsg *e);

@@ -99,8 +99,12 @@ static status open_device(stage *s, const stage *beside, errmsg *e)
                         .isa = s->config.isa[0] != '\0' ? s->config.isa : "auto",
                         .cuda_index = s->config.cuda_index,
                         .cuda_uuid = s->config.cuda_uuid};
+    uint64_t begin_ns = now_ns();
     TRY(s->b->device_open(&s->device, &spec, e));
-    return s->b->queue_open(s->device, &s->q, e);
+    TRY(s->b->queue_open(s->device, &s->q, e));
+    log_debug("stage %u: %s opened in %.3f s", s->config.stage_i, s->b->device_name(s->device),
+              (double)(now_ns() - begin_ns) / NS_PER_S);
+    return ST_OK;
 }
 
 /* KV, scratch and host memory, all that the stage will ever have. */

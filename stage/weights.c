@@ -318,6 +318,27 @@ status weights_make(weights *out, const weights_options *o, errmsg *e)
     return errmsg_set(e, ST_RESOURCES, "no memory for the tables of %zu layers", n_layers);
 }
 
+static file_part *parts_of(const weights *w, const weights_options *o)
+{
+    file_part *parts = calloc(w->n_spans, sizeof *parts);
+    for (uint32_t i = 0; parts != NULL && i < w->n_spans; i++) {
+        const weight_span *s = &w->spans[i];
+        parts[i] = (file_part){s->map, s->end - s->begin, gguf_fd(o->file, s->file_i), s->begin};
+    }
+    return parts;
+}
+
+static status fill_as_one(fill_context *c, const file_part *parts, errmsg *e)
+{
+    const weights_options *o = c->o;
+    count_context n = count(o);
+    TRY(o->backend->weights_begin(o->device, n.bytes, n.n, parts, c->w->n_spans, e));
+    errmsg why = {0}; /* a weight that could not be read is told at the end: it is the cause */
+    status s = weights_visit(o, c->w, fill, c, &why), ended = o->backend->weights_end(o->device, e);
+    if (ended != ST_OK) return ended;
+    return s == ST_OK ? ST_OK : errmsg_set(e, s, "%s", why.text);
+}
+
 status weights_open(weights *out, const weights_options *o, errmsg *e)
 {
     TRY(weights_make(out, o, e));
@@ -329,17 +350,16 @@ status weights_open(weights *out, const weights_options *o, errmsg *e)
     TRY(map_spans(out, o, e));
     for (uint32_t i = 0; i < out->n_spans; i++)
         out->loaded += out->spans[i].end - out->spans[i].begin;
-    /* A device with memory of its own reads the mapping once, with several threads. */
+    /* A device with memory of its own reads the files once, with several threads. */
     if (o->backend->weight_bytes == NULL) TRY(load_spans(out, o, e));
     TRY(gguf_unchanged(o->file, e));
     fill_context c = {out, o, 0};
-    count_context n = count(o);
     if (o->backend->weights_begin == NULL) return weights_visit(o, out, fill, &c, e);
-    TRY(o->backend->weights_begin(o->device, n.bytes, n.n, e));
-    errmsg why = {0}; /* a weight that could not be read is told at the end: it is the cause */
-    status s = weights_visit(o, out, fill, &c, &why), ended = o->backend->weights_end(o->device, e);
-    if (ended != ST_OK) return ended;
-    return s == ST_OK ? ST_OK : errmsg_set(e, s, "%s", why.text);
+    file_part *parts = parts_of(out, o);
+    if (parts == NULL) return errmsg_set(e, ST_RESOURCES, "no memory for the places of weights");
+    status s = fill_as_one(&c, parts, e);
+    free(parts);
+    return s;
 }
 
 void weights_close(weights *w)

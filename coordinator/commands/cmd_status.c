@@ -2,6 +2,7 @@
  * it holds its lock; one that does not answer within a second is listed as such, or as stopped. */
 #include "common/amount.h"
 #include "common/doortext.h"
+#include "common/process.h"
 #include "coordinator/commands/output.h"
 #include "coordinator/commands/options.h"
 #include "coordinator/engine/rundir.h"
@@ -96,23 +97,21 @@ static json_t *ask(void *zmq, const char *path)
     return j;
 }
 
-/* The state of a run that did not answer. */
+/* Of a run that did not answer. */
+static bool is_stopped(uint64_t pid)
+{
+    char state = process_state((pid_t)pid);
+    return state == 'T' || state == 't';
+}
+
 static const char *silent_state(uint64_t pid)
 {
-    char path[48], state = 0;
-    snprintf(path, sizeof path, "/proc/%" PRIu64 "/stat", pid);
-    FILE *f = fopen(path, "re");
-    /* "PID (NAME) STATE ..": the name may have anything in it, the last parenthesis ends it. */
-    for (int c = f != NULL ? fgetc(f) : EOF; c != EOF; c = fgetc(f)) {
-        if (c == ')' && fscanf(f, " %c", &state) != 1) break;
-    }
-    if (f != NULL) fclose(f);
-    return state == 'T' || state == 't' ? "stopped" : "not answering";
+    return is_stopped(pid) ? "stopped" : "not answering";
 }
 
 static status refuse_silent(uint64_t pid, const char *path, errmsg *e)
 {
-    if (strcmp(silent_state(pid), "stopped") == 0)
+    if (is_stopped(pid))
         return errmsg_set(e, ST_TIMEOUT,
                           "run %" PRIu64
                           " does not answer, its process is stopped (SIGSTOP, Ctrl-Z): kill "

@@ -244,6 +244,7 @@ typedef struct {
     uint32_t n_sent;            /* messages */
     uint64_t n_rows;
     bool *whole;                /* [n_blocks of class global]: written again, every position */
+    uint32_t *told;             /* [the same]: the last message with rows of it, from 1 on */
     uint32_t *ring;             /* [window_blocks]: window block of entry i is ring[i % n_ring] */
     uint32_t n_ring, n_entries[KV_POOLS], first;
     uint32_t *users;            /* [n_blocks of class window] */

@@ -7,7 +7,7 @@
 
 #include <sys/types.h>
 
-/* Remove those of our user's process pid, which has been reaped. Names of others stay. */
+/* Remove those of our user's process pid, which is dead. Names of others stay. */
 void leftovers_remove(pid_t pid);
 
 /* The same in another directory. Returns how many were removed. */

@@ -6,6 +6,10 @@
  * blocks have been let go of behind the window, so the branch walks through a ring of the ones it
  * still has and of free ones, and ends with every block where it was.
  *
+ * A message holds rows of as many branches as have room: a chunk of few rows takes a device almost
+ * as long as a full one. None has a block that another writes in it, so that nothing is written
+ * twice or read as it is written; with window layers there is one branch to a message.
+ *
  * A stage that replays alone reads its input from its journal, where rows are those of the last
  * step that wrote them; with a step in flight behind that, they need not be those of the mirror any
  * more. Nothing in flight reads them then (sessions that truncate, fork or end are quiet), but for
@@ -27,8 +31,9 @@ status replay_prepare(pipeline *p, errmsg *e)
     replay *r = &p->replay;
     r->whole = calloc(p->plan.n_blocks[KV_CLASS_GLOBAL], sizeof *r->whole);
     r->ring = calloc(p->window_blocks + 1, sizeof *r->ring);
+    r->told = calloc(p->plan.n_blocks[KV_CLASS_GLOBAL], sizeof *r->told);
     r->users = calloc(p->plan.n_blocks[KV_CLASS_WINDOW] + 1, sizeof *r->users);
-    if (r->whole == NULL || r->ring == NULL || r->users == NULL)
+    if (r->whole == NULL || r->told == NULL || r->ring == NULL || r->users == NULL)
         return errmsg_set(e, ST_RESOURCES, "no memory for the books of a replay");
     return ST_OK;
 }
@@ -36,6 +41,7 @@ status replay_prepare(pipeline *p, errmsg *e)
 void replay_release(pipeline *p)
 {
     free(p->replay.whole);
+    free(p->replay.told);
     free(p->replay.ring);
     free(p->replay.users);
 }
@@ -60,9 +66,11 @@ void replay_begin(pipeline *p, bool through)
                   .through = through,
                   .may_be_overwritten = !copies_in_flight(p),
                   .whole = r->whole,
+                  .told = r->told,
                   .ring = r->ring,
                   .users = r->users};
     memset(r->whole, 0, p->plan.n_blocks[KV_CLASS_GLOBAL] * sizeof *r->whole);
+    memset(r->told, 0, p->plan.n_blocks[KV_CLASS_GLOBAL] * sizeof *r->told);
     for (uint32_t s = 0; s < p->n_stages; s++) {
         p->stage[s].n_replayed = 0;
         if (through) p->stage[s].empty = true; /* they forget what they have */
@@ -187,8 +195,10 @@ static bool next_branch(pipeline *p)
 static uint32_t put_rows(pipeline *p, wire_row *rows, uint32_t end)
 {
     replay *r = &p->replay;
+    const mirror_table *t = &p->mirror.branch[r->branch].table[KV_CLASS_GLOBAL];
     uint32_t n = 0;
     for (; r->position < end; r->position++, n++) {
+        r->told[t->block[r->position / KV_BLOCK]] = r->n_sent + 1;
         rows[n] = (wire_row){.session_step = r->position,
                              .generation = p->mirror.branch[r->branch].generation,
                              .branch = r->branch,
@@ -204,6 +214,38 @@ static uint32_t put_rows(pipeline *p, wire_row *rows, uint32_t end)
     return n;
 }
 
+/* Whether the branch may follow those that the message holds: it writes none of its blocks. */
+static bool joins(const pipeline *p, const mirror_branch *b)
+{
+    const mirror_table *t = &b->table[KV_CLASS_GLOBAL];
+    for (uint32_t i = 0; i < t->n; i++)
+        if (p->replay.told[t->block[i]] == p->replay.n_sent + 1) return false;
+    return true;
+}
+
+/* What there is room for of the branch in hand, behind n_rows rows; *ended: that was its end.
+ * Returns the number of rows. */
+static uint32_t put_branch(draft *d, wire_row *rows, uint32_t n_rows, bool *ended)
+{
+    pipeline *p = d->p;
+    replay *r = &p->replay;
+    uint32_t n = 0;
+    *ended = false;
+    d->b = &p->mirror.branch[r->branch];
+    if (!r->opened) {
+        if (!joins(p, d->b) || !put(d, KV_OPEN, KV_CLASS_GLOBAL, 0, 0)) return 0;
+        begin_branch(p, d->b);
+    }
+    uint32_t left = r->end - r->position, room = p->plan.rows_max - n_rows;
+    uint32_t end = r->position + (left < room ? left : room);
+    if (extend_all(d, end)) n = put_rows(p, rows + n_rows, end);
+    /* Operations come before rows: what is let go of at the end, these rows may still see. */
+    bool sees = p->n_pools > KV_CLASS_WINDOW && n > 0;
+    *ended = r->position == r->end && !sees && finish_tables(d);
+    if (*ended) end_branch(p, d->b);
+    return n;
+}
+
 /* The next message into p->frame: the body of a REPLAY. Returns its bytes. */
 static uint64_t make_body(pipeline *p)
 {
@@ -214,17 +256,9 @@ static uint64_t make_body(pipeline *p)
     if (r->n_sent == 0) step->flags |= STEP_RESET;
     if (r->through) step->flags |= STEP_THROUGH;
     if (r->may_be_overwritten) step->flags |= STEP_OVERWRITTEN;
-    if (next_branch(p)) {
-        d.b = &p->mirror.branch[r->branch];
-        bool begins = !r->opened;
-        if (begins) begin_branch(p, d.b);
-        if (begins) (void)put(&d, KV_OPEN, KV_CLASS_GLOBAL, 0, 0);
-        uint32_t left = r->end - r->position;
-        uint32_t end = r->position + (left < p->plan.rows_max ? left : p->plan.rows_max);
-        if (extend_all(&d, end)) step->n_rows = put_rows(p, (wire_row *)(step + 1), end);
-        /* Operations come before rows: what is let go of at the end, these rows may still see. */
-        bool sees = p->n_pools > KV_CLASS_WINDOW && step->n_rows > 0;
-        if (r->position == r->end && !sees && finish_tables(&d)) end_branch(p, d.b);
+    for (bool more = true; more && next_branch(p);) {
+        step->n_rows += put_branch(&d, (wire_row *)(step + 1), step->n_rows, &more);
+        more = more && p->n_pools <= KV_CLASS_WINDOW && step->n_rows < p->plan.rows_max;
     }
     r->over = !next_branch(p);
     step->n_kv_ops = d.n_ops;

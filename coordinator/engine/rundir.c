@@ -1,5 +1,6 @@
 #include "coordinator/engine/rundir.h"
 
+#include "common/process.h"
 #include "coordinator/engine/leftovers.h"
 
 #include <dirent.h>
@@ -92,13 +93,15 @@ static int lock_of(const char *dir, bool *none)
     return -1;
 }
 
-/* "p123": a process that the run started. When it is gone for good, so is what it left. */
+/* "p123": a process that the run started. When it is dead, what it left goes, also where its new
+ * parent does not wait for it. */
 static void clean_up_behind(const char *name)
 {
     unsigned pid;
     int end = 0;
     if (sscanf(name, "p%u%n", &pid, &end) != 1 || name[end] != '\0') return;
-    if (kill((pid_t)pid, 0) != 0 && errno == ESRCH) leftovers_remove((pid_t)pid);
+    char state = process_state((pid_t)pid);
+    if (state == 0 || state == 'Z') leftovers_remove((pid_t)pid);
 }
 
 static void remove_dir(const char *dir)

@@ -26,7 +26,8 @@ static const char *const series_words[KILLS_SERIES] = {
     [KILLS_REPLAYED] = "replayed",
     [KILLS_RESUMED] = "noticed to resume",
     [KILLS_TOTAL] = "kill to resume",
-    [KILLS_TOKEN] = "kill to next token",
+    [KILLS_TOKEN] = "kill to next token, one lost",
+    [KILLS_TOKEN_TWO] = "kill to next token, two lost together",
 };
 
 typedef struct {
@@ -184,7 +185,7 @@ static void take_times(kills *k, uint64_t from, const loss *of, uint32_t n, uint
             note(k, KILLS_REPLAYED, x->attached_ns, x->resumed_ns);
             note(k, KILLS_RESUMED, x->noticed_ns, x->resumed_ns);
             if (killed) note(k, KILLS_TOTAL, l->ns, x->resumed_ns);
-            if (killed) note(k, KILLS_TOKEN, l->ns, token_ns);
+            if (killed) note(k, n == 1 ? KILLS_TOKEN : KILLS_TOKEN_TWO, l->ns, token_ns);
         }
     }
 }
@@ -239,6 +240,12 @@ static int by_size(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
+/* By nearest rank: at least so many of a hundred took no longer. */
+static double percentile(const kills_series *s, uint32_t percent)
+{
+    return s->ms[((uint64_t)s->n * percent + 99) / 100 - 1];
+}
+
 void kills_report(kills *k, gate_report *r)
 {
     uint32_t n_stages = pipeline_plan(k->p)->cuts.n_stages;
@@ -253,6 +260,6 @@ void kills_report(kills *k, gate_report *r)
         if (s->n == 0) continue;
         qsort(s->ms, s->n, sizeof *s->ms, by_size);
         gate_report_note(r, "N=%u %s: p50 %.1f ms, p99 %.1f ms of %u", n_stages, series_words[m],
-                         s->ms[s->n / 2], s->ms[(uint64_t)s->n * 99 / 100], s->n);
+                         percentile(s, 50), percentile(s, 99), s->n);
     }
 }

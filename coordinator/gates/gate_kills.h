@@ -23,8 +23,9 @@ enum {
     KILLS_STARTED,
     KILLS_REPLAYED,
     KILLS_RESUMED,  /* noticed to resume, of all */
-    KILLS_TOTAL,    /* SIGKILL to resume, to next token */
+    KILLS_TOTAL,    /* SIGKILL to resume, to next token; */
     KILLS_TOKEN,
+    KILLS_TOKEN_TWO, /* the latter where two were lost together */
     KILLS_SERIES
 };
 

@@ -69,7 +69,8 @@ static inline void *cuda_address(dev_ptr p)
 }
 
 /* weight.c */
-status cuda_weights_begin(backend_device *d, uint64_t bytes, uint32_t n, errmsg *e);
+status cuda_weights_begin(backend_device *d, uint64_t bytes, uint32_t n, const file_part *parts,
+                          uint32_t n_parts, errmsg *e);
 status cuda_weights_end(backend_device *d, errmsg *e);
 void cuda_weights_close(backend_device *d);
 status cuda_table_open(backend_device *d, dev_weight *out, const void *host, dtype type,

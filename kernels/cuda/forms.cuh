@@ -2,8 +2,8 @@
 // them: per block of 32 inputs four registers, those of two k16 steps.
 //
 // each(unit, lane, f): f(j, registers) for the unit's blocks in order. The f16 numbers are those
-// that dequant.cuh's value rounds to: a product of a scale and a small integer is exact in f32, so
-// that one fused multiply-add rounds as the difference of two products does.
+// that dequant.cuh's value rounds to, but for form_q4k: a product of a scale and a small integer is
+// exact in f32, so that one fused multiply-add rounds as the difference of two products does.
 #ifndef KERNELS_CUDA_FORMS_CUH
 #define KERNELS_CUDA_FORMS_CUH
 
@@ -71,29 +71,29 @@ struct form_q8 {
     }
 };
 
-// What `field` puts above a field: 2^(23 - at) for at = 0, 4, .. 16 or 0, 6, 12. In registers that
-// the compiler cannot make anew, so that one instruction masks and joins.
-template <uint32_t BITS> struct field_bases
+// What `field` puts above a field of 6 bits: 2^(23 - at) for at = 0, 6, 12. In registers that the
+// compiler cannot make anew, so that one instruction masks and joins.
+struct field_bases
 {
-    uint32_t at[5];
+    uint32_t at[3];
     __device__ __forceinline__ field_bases()
     {
 #pragma unroll
-        for (uint32_t i = 0; i < 5; i++)
-            asm volatile("mov.b32 %0, %1;" : "=r"(at[i]) : "r"((127u + 23 - BITS * i) << 23));
+        for (uint32_t i = 0; i < 3; i++)
+            asm volatile("mov.b32 %0, %1;" : "=r"(at[i]) : "r"((127u + 23 - 6 * i) << 23));
     }
 };
 
-// Bits [AT, AT + BITS) of x as an f32 number less `less`, exact: they become the low bits of the
+// Bits [AT, AT + 6) of x as an f32 number less `less`, exact: they become the low bits of the
 // mantissa of 2^(23 - AT).
-template <uint32_t AT, uint32_t BITS>
-__device__ __forceinline__ float field(const field_bases<BITS> &bases, uint32_t x, float less)
+template <uint32_t AT>
+__device__ __forceinline__ float field(const field_bases &bases, uint32_t x, float less)
 {
-    constexpr uint32_t mask = ((1u << BITS) - 1) << AT, base = (127 + 23 - AT) << 23;
+    constexpr uint32_t mask = 63u << AT, base = (127 + 23 - AT) << 23;
     uint32_t joined; // (x & mask) | base
     asm("lop3.b32 %0, %1, %2, %3, 0xea;"
         : "=r"(joined)
-        : "r"(x), "n"(mask), "r"(bases.at[AT / BITS]));
+        : "r"(x), "n"(mask), "r"(bases.at[AT / 6]));
     return __fsub_rn(__uint_as_float(joined), __fadd_rn(__uint_as_float(base), less));
 }
 
@@ -135,21 +135,26 @@ struct form_q8m {
 
 // A unit is a super-block of 256 inputs. Nibbles: [2][32 lanes][4 u32], a word for each block, its
 // nibble i value i of the lane. Then for each output 8 (scale, min) in two bytes; then for each
-// output d and dmin, f16.
+// output d and dmin, f16. A permutation of bytes makes 128 plus the integer; scale times 128 goes
+// with the minimum: one rounding to f32 more, of 2^-17 of the scale.
 struct form_q4k {
     static constexpr uint32_t unit_blocks = 8, unit_bytes = Q4K_UNIT;
     static constexpr uint32_t scales_at = 1024, d_at = 1152;
 
-    static __device__ __forceinline__ uint4 block(const field_bases<4> &b, uint32_t x, float scale,
-                                                  float min)
+    // Byte I of x, of less than 128, as f32 plus 128.
+    template <uint32_t I> static __device__ __forceinline__ float above(uint32_t x)
     {
-        uint32_t y = x >> 12;
-        float q[8] = {field<0, 4>(b, x, 0),  field<4, 4>(b, x, 0),  field<8, 4>(b, x, 0),
-                      field<12, 4>(b, x, 0), field<16, 4>(b, x, 0), field<8, 4>(b, y, 0),
-                      field<12, 4>(b, y, 0), field<16, 4>(b, y, 0)};
+        return __uint_as_float(__byte_perm(x, 0x43000000u, 0x7044u | I << 8));
+    }
+    static __device__ __forceinline__ uint4 block(uint32_t x, float scale, float min)
+    {
+        uint32_t even = x & 0x0f0f0f0fu, odd = x >> 4 & 0x0f0f0f0fu;
+        float add = __fmaf_rn(scale, -128.0f, -min);
+        float q[8] = {above<0>(even), above<0>(odd), above<1>(even), above<1>(odd),
+                      above<2>(even), above<2>(odd), above<3>(even), above<3>(odd)};
 #pragma unroll
         for (uint32_t i = 0; i < 8; i++)
-            q[i] = __fmaf_rn(scale, q[i], -min);
+            q[i] = __fmaf_rn(scale, q[i], add);
         return make_uint4(rounded_pair(q[0], q[1]), rounded_pair(q[2], q[3]),
                           rounded_pair(q[4], q[5]), rounded_pair(q[6], q[7]));
     }
@@ -159,7 +164,6 @@ struct form_q4k {
         uint4 s = *reinterpret_cast<const uint4 *>(unit + scales_at + lane / 4 * 16);
         __half2 both = *reinterpret_cast<const __half2 *>(unit + d_at + lane / 4 * 4);
         float d = __low2float(both), m = __high2float(both);
-        field_bases<4> bases;
         float d0 = __fmul_rn(d, -0x1p23f), m0 = __fmul_rn(m, -0x1p23f); // exact
         uint32_t scales[4] = {s.x, s.y, s.z, s.w};
 #pragma unroll
@@ -171,7 +175,7 @@ struct form_q4k {
                 uint32_t sm = scales[h * 2 + j / 2] >> (j % 2 * 16);
                 float scale = __fmaf_rn(d, byte_above<0>(sm), d0);
                 float min = __fmaf_rn(m, byte_above<1>(sm), m0);
-                f(h * 4 + j, block(bases, words[j], scale, min));
+                f(h * 4 + j, block(words[j], scale, min));
             }
         }
     }
@@ -190,7 +194,7 @@ struct form_q6k {
         uint4 s = *reinterpret_cast<const uint4 *>(unit + scales_at + lane / 4 * 16);
         float d = __half2float(*reinterpret_cast<const __half *>(unit + d_at + lane / 4 * 2));
         uint32_t scales[4] = {s.x, s.y, s.z, s.w}, words[12];
-        field_bases<6> bases;
+        field_bases bases;
 #pragma unroll
         for (uint32_t g = 0; g < 3; g++)
             *reinterpret_cast<uint4 *>(words + g * 4) =
@@ -201,14 +205,14 @@ struct form_q6k {
 #pragma unroll
             for (uint32_t c = 0; c < 3; c++) {
                 uint32_t x = words[t * 3 + c], y = x >> 12;
-                v[c * 5] = field<0, 6>(bases, x, 32);
-                v[c * 5 + 1] = field<6, 6>(bases, x, 32);
-                v[c * 5 + 2] = field<12, 6>(bases, x, 32);
-                v[c * 5 + 3] = field<6, 6>(bases, y, 32);
-                v[c * 5 + 4] = field<12, 6>(bases, y, 32);
+                v[c * 5] = field<0>(bases, x, 32);
+                v[c * 5 + 1] = field<6>(bases, x, 32);
+                v[c * 5 + 2] = field<12>(bases, x, 32);
+                v[c * 5 + 3] = field<6>(bases, y, 32);
+                v[c * 5 + 4] = field<12>(bases, y, 32);
             }
             uint32_t a = words[t * 3], b = words[t * 3 + 1], c = words[t * 3 + 2];
-            v[15] = field<0, 6>(bases, a >> 30 | (b >> 28 & 12) | (c >> 26 & 48), 32);
+            v[15] = field<0>(bases, a >> 30 | (b >> 28 & 12) | (c >> 26 & 48), 32);
             constexpr float above = 0x1p23f + 128;
             float by[4] = {__fmul_rn(d, __fsub_rn(byte_above<0>(scales[t]), above)),
                            __fmul_rn(d, __fsub_rn(byte_above<1>(scales[t]), above)),

@@ -1,10 +1,13 @@
 /* loader.h - bytes of the model's file on their way to a device.
  *
- * Each of its threads brings pieces from the file's mapping into pinned memory of its own and puts
- * their copy and their repacking on a stream of its own, so that reading, the bus and the kernels
- * overlap, within a weight and from one to the next, and nobody waits for another's piece. Pinned
- * memory and its image on the device are there while it is open only (LOADER_BYTES each, at most).
- */
+ * Each of its threads brings pieces into pinned memory of its own and puts their copy and their
+ * repacking on a stream of its own, so that reading, the bus and the kernels overlap, within a
+ * weight and from one to the next, and nobody waits for another's piece. Pinned memory and its
+ * image on the device are there while it is open only (LOADER_BYTES each, at most).
+ *
+ * What lies in a file is read, not copied out of its mapping: pages that nobody touched there need
+ * not be unmapped when the process is killed, which took 15 ms a GB before another could take its
+ * place. */
 #ifndef KERNELS_CUDA_LOADER_H
 #define KERNELS_CUDA_LOADER_H
 
@@ -28,8 +31,10 @@ typedef struct {
 
 typedef struct loader loader;
 
-/* ST_RESOURCES: no thread. What else a thread lacks is told by loader_close. */
-MUST_USE status loader_open(loader **out, backend_device *d, uint32_t n_threads, errmsg *e);
+/* parts: as backend.h's weights_begin. ST_RESOURCES: no thread. What else a thread lacks is told by
+ * loader_close. */
+MUST_USE status loader_open(loader **out, backend_device *d, uint32_t n_threads,
+                            const file_part *parts, uint32_t n_parts, errmsg *e);
 
 /* May wait for room. One thread; a fault is told by loader_close, and pieces after it are left out.
  */

@@ -122,7 +122,8 @@ void cuda_weights_close(backend_device *d)
 
 /* --- begin and end -------------------------------------------------------------------------- */
 
-status cuda_weights_begin(backend_device *d, uint64_t bytes, uint32_t n, errmsg *e)
+status cuda_weights_begin(backend_device *d, uint64_t bytes, uint32_t n, const file_part *parts,
+                          uint32_t n_parts, errmsg *e)
 {
     uint64_t reserved = bytes + (uint64_t)n * CUDA_WEIGHT_ALIGN;
     if (d->lends_weights)
@@ -134,7 +135,8 @@ status cuda_weights_begin(backend_device *d, uint64_t bytes, uint32_t n, errmsg 
     if (l == NULL) return errmsg_set(e, ST_RESOURCES, "%s: no memory to load weights", d->name);
     d->loading = l;
     TRY_CUDA(d, cudaSetDevice(d->ordinal), e);
-    TRY(loader_open(&l->loader, d, d->n_threads, e)); /* its threads begin beside what follows */
+    /* Its threads begin beside what follows. */
+    TRY(loader_open(&l->loader, d, d->n_threads, parts, n_parts, e));
     TRY(add_memory(d, &memory, reserved, e));
     l->at = memory;
     l->end = l->at + reserved;
@@ -250,7 +252,7 @@ status cuda_weight_open(backend_device *d, dev_weight *out, const void *host, dt
                         uint32_t n_in, uint32_t n_out, errmsg *e)
 {
     if (d->loading != NULL) return send_weight(d, out, host, type, n_in, n_out, e);
-    status s = cuda_weights_begin(d, cuda_form_bytes(type, n_in, n_out), 1, e);
+    status s = cuda_weights_begin(d, cuda_form_bytes(type, n_in, n_out), 1, NULL, 0, e);
     if (s == ST_OK) s = send_weight(d, out, host, type, n_in, n_out, e);
     return d->loading != NULL ? end_alone(d, s, e) : s;
 }
@@ -269,7 +271,7 @@ status cuda_weights_from_host(backend_device *d, dev_ptr *out, const void *host,
                               errmsg *e)
 {
     if (d->loading != NULL) return send_vector(d, out, host, bytes, e);
-    status s = cuda_weights_begin(d, bytes, 1, e);
+    status s = cuda_weights_begin(d, bytes, 1, NULL, 0, e);
     if (s == ST_OK) s = send_vector(d, out, host, bytes, e);
     return d->loading != NULL ? end_alone(d, s, e) : s;
 }

@@ -148,6 +148,22 @@ static void a_row_does_not_see_its_neighbours(void **state)
     same_bits_for(&s, DT_IQ4_XS, 512, 1000);
 }
 
+/* What a device makes of value i of a super-block of Q4_K (kernels/cuda/forms.cuh); plain: its
+ * value. */
+static float streamed_q4k(const uint8_t *b, uint32_t i, float plain)
+{
+    const uint8_t *q = b + 4;
+    uint32_t j = i / 32, nibble = b[16 + i / 64 * 32 + i % 32] >> (j % 2 * 4) & 15;
+    uint32_t scale = j < 4 ? q[j] & 63 : (q[j + 4] & 15) | q[j - 4] >> 6 << 4;
+    uint32_t min = j < 4 ? q[j + 4] & 63 : q[j + 4] >> 4 | q[j] >> 6 << 4;
+    float d = f32_of_f16((uint16_t)(b[0] | b[1] << 8)) * (float)scale;
+    float m = f32_of_f16((uint16_t)(b[2] | b[3] << 8)) * (float)min;
+    float v = fmaf(d, (float)(128 + nibble), fmaf(d, -128.0f, -m));
+    assert_true(plain == fmaf(d, (float)nibble, -m));
+    assert_true(fabsf(v - plain) <= fabsf(d) * 0x1p-16f + fabsf(m) * 0x1p-22f);
+    return v;
+}
+
 /* A streamed type = its values rounded to f16 by the host and held so, bit for bit. */
 static void streamed_as_held(seeded *s, dtype type, uint32_t n_in, uint32_t n_out)
 {
@@ -162,8 +178,12 @@ static void streamed_as_held(seeded *s, dtype type, uint32_t n_in, uint32_t n_ou
     uint16_t *rounded = malloc(2 * n);
     dev_weight on_cpu = weight_on(&cpu, stored, type, n_in, n_out);
     rows_of(&cpu, values, &on_cpu, n_out);
-    for (uint64_t i = 0; i < n; i++)
-        rounded[i] = f16_of_f32(values[i]);
+    for (uint64_t i = 0; i < n; i++) {
+        const uint8_t *block = (const uint8_t *)stored + i / 256 * 144;
+        bool q4k = type == DT_Q4_K;
+        rounded[i] =
+            f16_of_f32(q4k ? streamed_q4k(block, (uint32_t)(i % 256), values[i]) : values[i]);
+    }
     dev_weight streamed = weight_on(&gpu, stored, type, n_in, n_out);
     dev_weight held = weight_on(&gpu, rounded, DT_F16, n_in, n_out);
     for (uint32_t i = 0; i < sizeof batches / sizeof *batches; i++) {

@@ -65,7 +65,7 @@ gates() {
 
 transports() {
     check "transports, signals, deaths" 280 "$build/bin/tests/gpu_transport_test"
-    check "rows with their tokens, from device to device" 120 "$build/bin/tests/gpu_ring_test"
+    alone "rows with their tokens between devices" 120 "$build/bin/tests/gpu_ring_test"
     check "gate transport, one GPU" 120 "$pp" gate transport --stages 2 --splits 4 --devices 0,0
     ! has_second || check "gate transport, two GPUs" 120 "$pp" gate transport --stages 2 --splits 4 \
         --devices 0,1
@@ -74,8 +74,12 @@ transports() {
 # The kernels alone, and the small model in two processes: a prompt of more rows than a decode step ever
 # has, then a single step. Kernels are slow there: no stage is to be called hung, and racecheck, the
 # slowest, has each kernel of attention and of the walk once, and no drawing.
+#
+# Racechecks of today report hazards between accesses that __syncthreads() separates once a part of the
+# block has met at a barrier of its own, as the walk's warps do: gpu_named_barrier shows it. Where the
+# one that is there does so, what it says of the walk is not judged.
 sanitizer() {
-    local tool t only
+    local tool t only follows=1
     local text="Once upon a time, there was a little girl named Lily. She loved to play outside. "
     local run=("$pp" run -m "$root/launch/demo/demo.gguf" -n 2 --temp 0 --stages 2 --devices '0,0'
         --hang-timeout 100 --start-timeout 100 -p "$text$text$text$text")
@@ -83,15 +87,22 @@ sanitizer() {
         not_here sanitizer "no compute-sanitizer"
         return
     }
+    compute-sanitizer --tool racecheck --error-exitcode 9 "$build/bin/tests/gpu_named_barrier" \
+        >/dev/null 2>&1 || follows=0
     for tool in racecheck memcheck synccheck; do
         local under=(compute-sanitizer --tool "$tool" --target-processes all --error-exitcode 9)
         # Tests ask for more memory than there is: that error is the driver's answer, not a fault.
         [[ $tool != memcheck ]] || under+=(--report-api-errors no)
-        check "$tool, small model, 2 stages" 180 "${under[@]}" "${run[@]}"
+        if [[ $tool == racecheck ]] && ((!follows)); then
+            not_here "racecheck, walk, small model" "it calls gpu_named_barrier a race"
+        else
+            check "$tool, small model, 2 stages" 180 "${under[@]}" "${run[@]}"
+        fi
         for t in ops attention walk sample; do
             only=()
             case $tool,$t in
             racecheck,sample) continue ;;
+            racecheck,walk) ((follows)) || continue ;;&
             racecheck,attention | racecheck,walk) only=(each_kernel_once) ;;
             esac
             check "$tool, $t" 180 "${under[@]}" "$build/bin/tests/gpu_${t}_test" "${only[@]}"

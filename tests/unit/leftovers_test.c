@@ -70,15 +70,15 @@ static void a_killed_child_leaves_nothing(void **state)
 }
 
 /* A run whose processes were all killed: the next start removes what they left. */
-static void a_dead_run_is_cleaned_up_behind(void **state)
+static void cleaned_up_behind(bool waited_for)
 {
-    (void)state;
     char base[] = "/tmp/leftovers_test.XXXXXX", its[64], ours[64];
     rundir dead, next;
+    siginfo_t how;
     errmsg e = {0};
     pid_t pid = fork();
     if (pid == 0) _exit(0);
-    assert_int_equal(waitpid(pid, NULL, 0), pid);
+    assert_int_equal(waitid(P_PID, (id_t)pid, &how, WEXITED | (waited_for ? 0 : WNOWAIT)), 0);
     snprintf(its, sizeof its, "cuda.shm.%u.%x.1", (unsigned)getuid(), (unsigned)pid);
     snprintf(ours, sizeof ours, "cuda.shm.%u.%x.77", (unsigned)getuid(), (unsigned)getpid());
     put("/dev/shm", its);
@@ -96,6 +96,14 @@ static void a_dead_run_is_cleaned_up_behind(void **state)
     assert_int_equal(leftovers_remove_in("/dev/shm", getuid(), getpid()), 1);
     rundir_close(&next);
     rmdir(base);
+    if (!waited_for) assert_int_equal(waitpid(pid, NULL, 0), pid);
+}
+
+static void a_dead_run_is_cleaned_up_behind(void **state)
+{
+    (void)state;
+    cleaned_up_behind(true);
+    cleaned_up_behind(false); /* its parent does not ask */
 }
 
 int main(void)

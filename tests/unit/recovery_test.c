@@ -207,6 +207,66 @@ static void prefixes_outlive_a_stage_or_are_forgotten(void **state)
     pipeline_close(p);
 }
 
+#define MANY      7u
+#define SHORT     20u
+#define LONG      150u
+#define CHUNK     64u
+#define MANY_MORE 3u
+
+static void go_on(session *s[], uint32_t n, uint32_t *out)
+{
+    errmsg e = {0};
+    for (uint32_t i = 0; i < n; i++) {
+        uint64_t begin = session_position(s[i]);
+        uint32_t next = (11 + i) % N_VOCAB;
+        for (uint32_t k = 0; k < MANY_MORE; k++, out++) {
+            OK(session_step(s[i], next, NULL, &next, &e));
+            *out = next;
+        }
+        OK(session_truncate(s[i], begin, &e));
+    }
+}
+
+/* Seven short sessions, and a long one with a fork that shares its whole blocks: chunks are full
+ * but where the fork has to wait for the blocks that it shares. */
+static void many_sessions_come_back_in_few_chunks(void **state)
+{
+    (void)state;
+    errmsg e = {0};
+    doors d = doors_default();
+    d.n_stages = 2;
+    pipeline_options o = small_options(llama_path, dir, &d);
+    o.plan = (plan_request){.n_sessions = MANY + 2,
+                            .n_chunk = CHUNK,
+                            .kv_type = DT_F16,
+                            .journal_bytes = PLAN_JOURNAL_ALL};
+    o.restarts = RESTARTS_DEFAULT;
+    pipeline *p = small_open(&o);
+    session *s[MANY + 2];
+    uint32_t want[(MANY + 2) * MANY_MORE], got[(MANY + 2) * MANY_MORE], prompt[LONG];
+    for (uint32_t i = 0; i <= MANY; i++) {
+        for (uint32_t k = 0; k < LONG; k++) prompt[k] = (k * 37 + i * 53 + 1) % N_VOCAB;
+        s[i] = small_session(p);
+        OK(session_prime(s[i], prompt, i < MANY ? SHORT : LONG, NULL, NULL, &e));
+    }
+    OK(session_fork(s[MANY], &s[MANY + 1], &e));
+    go_on(s, MANY + 2, want);
+    for (uint32_t stage = 0; stage < 2; stage++) {
+        stage_snapshot t;
+        recovery_record r;
+        pipeline_stage(p, stage, &t);
+        kill(t.pid, SIGKILL);
+        go_on(s, MANY + 2, got);
+        assert_memory_equal(got, want, sizeof want);
+        assert_int_equal(pipeline_recoveries(p, stage, &r, 1), stage + 1);
+        assert_true(r.replayed_rows >= MANY * SHORT + LONG + LONG % KV_BLOCK);
+        assert_false(r.through);
+        assert_in_range(r.replayed_chunks, 1, (r.replayed_rows + CHUNK - 1) / CHUNK + 1);
+    }
+    for (uint32_t i = 0; i < MANY + 2; i++) session_drop(s[i]);
+    pipeline_close(p);
+}
+
 static void a_loss_too_many_ends_the_run(void **state)
 {
     (void)state;
@@ -262,6 +322,7 @@ int main(void)
         cmocka_unit_test(the_only_stage_is_replaced),
         cmocka_unit_test(books_change_while_a_stage_is_replaced),
         cmocka_unit_test(prefixes_outlive_a_stage_or_are_forgotten),
+        cmocka_unit_test(many_sessions_come_back_in_few_chunks),
         cmocka_unit_test(a_loss_too_many_ends_the_run),
         cmocka_unit_test(sessions_go_on),
         cmocka_unit_test(sessions_with_window_layers_go_on),
