@@ -122,9 +122,9 @@ static json_t *stage_json(const pipeline *p, uint32_t s)
                      "state", stage_word(p, s, t.state), "epoch", (int)t.epoch, "layers",
                      (int)p->plan.stage[s].layer_begin, (int)p->plan.stage[s].layer_end, "restarts",
                      (int)t.epoch - 1, "last_fault",
-                     t.last_fault[0] != '\0' ? text_json(t.last_fault) : json_null(), "bad_messages",
-                     (json_int_t)t.n_bad_messages, "steps", (json_int_t)t.n_steps, "rows",
-                     (json_int_t)t.n_rows, "busy", busy, "idle", 1 - busy, "overlaps",
+                     t.last_fault[0] != '\0' ? text_json(t.last_fault) : json_null(),
+                     "bad_messages", (json_int_t)t.n_bad_messages, "steps", (json_int_t)t.n_steps,
+                     "rows", (json_int_t)t.n_rows, "busy", busy, "idle", 1 - busy, "overlaps",
                      (json_int_t)t.n_overlaps, "unsplit_steps", (json_int_t)t.n_unsplit,
                      "weights_bytes", (json_int_t)t.weights_bytes, "kv_bytes",
                      (json_int_t)t.kv_bytes, "scratch_bytes", (json_int_t)t.scratch_bytes);
@@ -163,10 +163,11 @@ char *report_json(const pipeline *p)
     json_t *root = json_pack(
         "{s:i, s:o, s:s, s:i, s:i, s:o, s:o, s:i, s:i, s:i, s:i, s:I, s:I, s:I, s:o, s:i, s:b, "
         "s:b}",
-        "pid", (int)getpid(), "model", text_json(p->o.model_path), "state", phase_word(p->phase), "n_stages",
-        (int)n, "boundary_epoch", (int)p->edge_epoch, "stages", stages, "boundaries", boundaries,
-        "sessions", (int)p->n_sessions, "kv_blocks_used", (int)p->pool[KV_CLASS_GLOBAL].n_used,
-        "kv_blocks", (int)p->pool[KV_CLASS_GLOBAL].n_blocks, "kv_blocks_cached",
+        "pid", (int)getpid(), "model", text_json(p->o.model_path), "state", phase_word(p->phase),
+        "n_stages", (int)n, "boundary_epoch", (int)p->edge_epoch, "stages", stages, "boundaries",
+        boundaries, "sessions", (int)p->n_sessions, "kv_blocks_used",
+        (int)p->pool[KV_CLASS_GLOBAL].n_used, "kv_blocks", (int)p->pool[KV_CLASS_GLOBAL].n_blocks,
+        "kv_blocks_cached",
         (int)p->prefixes.n_entries, "pauses", (json_int_t)p->n_pauses, "shared_rows",
         (json_int_t)p->n_shared_rows, "poisoned", (json_int_t)p->n_poisoned, "journal",
         journal_json(p), "steps_in_flight", (int)p->n_flights, "sharded", (int)!p->plan.gathered,

@@ -1,4 +1,4 @@
-/* text_json.h - texts that may hold any bytes, as paths and messages that quote them do, in JSON. */
+/* text_json.h - texts of any bytes, as paths and messages that quote them are, in JSON. */
 #ifndef COORDINATOR_TEXT_JSON_H
 #define COORDINATOR_TEXT_JSON_H
 
