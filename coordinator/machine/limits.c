@@ -36,6 +36,8 @@ status limits_stack(errmsg *e)
     return raise_threads(e);
 }
 
+#define DESCRIPTORS_USUAL 1024u /* the soft limit of most systems */
+
 /* UINT32_MAX: there is none left to look with. */
 static uint32_t n_open(void)
 {
@@ -55,7 +57,9 @@ status limits_descriptors(uint32_t n, const char *who, errmsg *e)
     if (open == UINT32_MAX) open = (uint32_t)files.rlim_cur;
     rlim_t want = (rlim_t)open + n, cur = files.rlim_cur;
     if (cur >= want) return ST_OK;
-    files.rlim_cur = want;
+    /* Stages inherit it, and a device's driver opens dozens. */
+    files.rlim_cur = want > DESCRIPTORS_USUAL ? want : DESCRIPTORS_USUAL;
+    if (files.rlim_cur > files.rlim_max) files.rlim_cur = files.rlim_max;
     if (files.rlim_max >= want && setrlimit(RLIMIT_NOFILE, &files) == 0) return ST_OK;
     return errmsg_set(e, ST_RESOURCES,
                       "%u descriptors are open of %llu (ulimit -n), and %s needs %u more", open,
