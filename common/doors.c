@@ -93,7 +93,10 @@ static status refuse_beside(const door_text *t, const door_values *v, door_id ot
 {
     char quoted[DOORTEXT_QUOTE_BYTES], beside[DOORTEXT_QUOTE_BYTES] = "unset";
     const char *text = v->value[other];
-    if (text != NULL && *text != '\0') doortext_quote(beside, text, strlen(text));
+    if (text != NULL && *text != '\0')
+        doortext_quote(beside, text, strlen(text));
+    else if (other == DOOR_STAGES && v->default_stages > 0)
+        snprintf(beside, sizeof beside, "unset, %u by default", v->default_stages);
     return errmsg_set(t->e, ST_BAD_DOOR, "%s=%s %s %s=%s; rule: %s", doors_name(t->d, t->id),
                       doortext_quote(quoted, t->text, strlen(t->text)), why,
                       doors_name(t->d, other), beside, table[t->id].rule);
@@ -128,12 +131,17 @@ static status parse_word(const door_text *t, const char *const *words, uint32_t 
     return refuse(t, "is none of its words");
 }
 
+static void set_stages(doors *d, uint32_t n)
+{
+    d->stages_set = n >= 2;
+    d->n_stages = n >= 2 ? n : 1;
+}
+
 static status parse_stages(const door_text *t)
 {
     uint32_t n = 0;
     TRY(parse_number(t, STAGES_MAX, &n));
-    t->d->stages_set = n >= 2;
-    t->d->n_stages = n >= 2 ? n : 1;
+    set_stages(t->d, n);
     return ST_OK;
 }
 
@@ -298,9 +306,13 @@ static status check_together(doors *d, const door_values *v, errmsg *e)
         return refuse_beside(&transport, v, DOOR_STREAMS, "forces what nothing crosses with");
     if (!d->streams && d->signal != SIGNAL_AUTO)
         return refuse_beside(&how, v, DOOR_STREAMS, "forces what nobody waits for with");
-    for (uint32_t i = 0; i < d->faults.n; i++) {
+    for (uint32_t i = 0; i < d->faults.n && !v->stages_elsewhere; i++) {
         uint32_t stage = d->faults.list[i].stage;
-        if (stage == FAULT_STAGE_ALL || stage < d->n_stages) continue;
+        if (stage == FAULT_STAGE_ALL || stage == 0) continue;
+        if (!d->streams && stage < d->n_stages)
+            return refuse_beside(&faults, v, DOOR_STREAMS,
+                                 "names a stage that is in the process of stage 0 with");
+        if (stage < d->n_stages) continue;
         return refuse_beside(&faults, v, DOOR_STAGES, "names a stage that there is none of with");
     }
     return ST_OK;
@@ -308,6 +320,10 @@ static status check_together(doors *d, const door_values *v, errmsg *e)
 
 static status parse_all(doors *d, const door_values *v, errmsg *e)
 {
+    if (!is_set(v, DOOR_STAGES)) {
+        set_stages(d, v->default_stages);
+        d->stages_default = d->stages_set;
+    }
     for (uint32_t id = 0; id < DOOR_COUNT; id++) {
         if (!is_set(v, (door_id)id)) continue;
         /* Beside each other they are refused below; the old spelling must not mix its cut in. */
@@ -422,6 +438,22 @@ status doors_parse(doors *out, const door_values *v, errmsg *e)
     status s = parse_all(out, v, e);
     if (s != ST_OK) *out = doors_default();
     return s;
+}
+
+status doors_check_faults(const doors *d, uint32_t n_stages, const char *said, errmsg *e)
+{
+    char quoted[DOORTEXT_QUOTE_BYTES];
+    for (uint32_t i = 0; i < d->faults.n; i++) {
+        uint32_t stage = d->faults.list[i].stage;
+        if (stage == FAULT_STAGE_ALL || stage < n_stages) continue;
+        return errmsg_set(e, ST_BAD_DOOR,
+                          "%s=%s names stage %u, and %s asks for %u at most, which are numbered "
+                          "from 0",
+                          doors_name(d, DOOR_FAULT),
+                          doortext_quote(quoted, d->fault_text, strlen(d->fault_text)), stage, said,
+                          n_stages);
+    }
+    return ST_OK;
 }
 
 void doors_deal_devices(doors *d)

@@ -78,7 +78,8 @@ typedef struct {
 
 typedef struct {
     uint32_t n_stages;   /* 1 .. STAGES_MAX; 1: the door is shut */
-    bool stages_set;     /* MEMRA_PP_STAGES names a number >= 2 */
+    bool stages_set;     /* there are >= 2, by MEMRA_PP_STAGES or by default */
+    bool stages_default; /* by default: door_values.default_stages */
     splits_kind splits;
     bool split_old;      /* cuts come from MEMRA_PP_SPLIT */
     uint32_t n_cuts;     /* SPLITS_LIST: n_stages - 1; else 0 */
@@ -107,8 +108,10 @@ const door_info *doors_table(uint32_t *n);
 typedef struct {
     const char *value[DOOR_COUNT];
     bool from_flag[DOOR_COUNT];
-    bool stages_elsewhere; /* the caller has a stage count of its own: the number of devices is not
-                              compared with STAGES; see doors_deal_devices */
+    uint32_t default_stages; /* where STAGES is unset; 0: one. Messages do not blame the door */
+    bool stages_elsewhere; /* the caller has stage counts of its own: neither the number of devices
+                              nor the faults' stages are compared with STAGES; see
+                              doors_deal_devices and doors_check_faults */
 } door_values;
 
 /* Read the environment into *v (borrowed strings). */
@@ -140,5 +143,9 @@ MUST_USE status doors_parse(doors *out, const door_values *v, errmsg *e);
 /* Give each of n_stages a device when another number was named: the list, dealt out in turn (none
  * named, or auto alone: stays so). */
 void doors_deal_devices(doors *d);
+
+/* For stages_elsewhere. ST_BAD_DOOR: a fault names a stage that there is none of with n_stages,
+ * which is the most that the caller's option or variable `said` asks for. */
+MUST_USE status doors_check_faults(const doors *d, uint32_t n_stages, const char *said, errmsg *e);
 
 #endif

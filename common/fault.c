@@ -163,14 +163,16 @@ static status parse_entry(fault *f, const fault_text *t, const char *s, size_t n
     if (!(seen & (1u << KEY_STAGE))) return refuse(t, s, n, "has no stage=");
     if (!(seen & (1u << KEY_KIND))) return refuse(t, s, n, "has no kind=");
     bool stepless = f->at != FAULT_AT_ANY && f->at != FAULT_AT_PRIME && f->at != FAULT_AT_DECODE;
-    if ((seen & (1u << KEY_STEP)) && (stepless || f->kind == FAULT_OOM)) {
-        return refuse(t, s, n, "names a step where no step is in hand, so it could never happen");
-    }
     if (f->at != FAULT_AT_ANY && !kind_fits(f->kind, f->at)) {
         return refuse(t, s, n, f->kind == FAULT_OOM
                                    ? "allocates nothing there (kind=oom: at load or recovery)"
                                    : "walks no row there (kind=nan: at prime, decode or recovery)");
     }
+    if ((seen & (1u << KEY_STEP)) && f->kind == FAULT_OOM)
+        return refuse(t, s, n,
+                      "names a step, and kind=oom is of load and recovery, outside of any");
+    if ((seen & (1u << KEY_STEP)) && stepless)
+        return refuse(t, s, n, "names a step where no step is in hand, so it could never happen");
     return ST_OK;
 }
 

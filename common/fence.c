@@ -210,7 +210,7 @@ static status plan_auto(fence *f, const model_desc *m, const uint32_t *cost, err
 
 static status plan(fence *f, const doors *d, const model_desc *m, const uint32_t *cost, errmsg *e)
 {
-    const char *stages = doors_name(d, DOOR_STAGES);
+    const char *stages = d->stages_default ? "--default-stages" : doors_name(d, DOOR_STAGES);
     uint32_t n_legal = count_legal_cuts(m);
     if (d->n_stages > m->n_layers) {
         return errmsg_set(e, ST_BAD_DOOR,

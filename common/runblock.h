@@ -14,7 +14,7 @@
 
 #define CACHE_LINE 64
 #define RUN_BLOCK_MAGIC 0x4b4c4252u /* "RBLK" */
-#define RUN_BLOCK_VERSION 6u
+#define RUN_BLOCK_VERSION 7u
 
 #define STAGE_STATE_LIST(X)                                                                        \
     X(STAGE_STARTING, "starting")                                                                  \
@@ -48,7 +48,7 @@ typedef struct {
     _Atomic uint64_t step_entered, step_done;        /* sequences, 0: none */
     _Atomic uint32_t faults_fired;                   /* bit i: injected fault i has run, in whatever
                                                         incarnation of the stage */
-    uint32_t reserved;
+    _Atomic uint32_t faults_met;                     /* likewise; of those with every=1 too */
     /* line 2, worker: what was done */
     _Alignas(CACHE_LINE) _Atomic uint64_t n_steps;
     _Atomic uint64_t n_rows;

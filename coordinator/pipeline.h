@@ -56,6 +56,8 @@ typedef struct {
     pipeline_progress on_progress; /* may be NULL */
     void *progress_ctx;
     struct trace *trace; /* coordinator/trace/trace.h, open as long as the pipeline; NULL: none */
+    uint32_t *faults_met; /* NULL, or where close adds a bit for each entry of the doors' faults
+                           * that a stage has carried out; any thread that closes a pipeline */
 } pipeline_options;
 
 #define RESTARTS_DEFAULT 10u
@@ -120,6 +122,8 @@ typedef struct {
     uint32_t stage;
     int lost_pid, pid;
     uint64_t noticed_ns, reaped_ns, loaded_ns, attached_ns, resumed_ns;
+    uint64_t waited_ns;          /* of reaped to attached, before a start: as a pause after repeated
+                                    losses, or for what others had borrowed of the dead */
     uint64_t limit_ns;           /* it had stood still for so long, as is allowed; 0: it ended */
     uint64_t replayed_rows;
     uint32_t replayed_chunks;    /* messages that they came in */

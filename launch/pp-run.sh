@@ -19,7 +19,7 @@ what has changed, and runs memra-pp with the given options. Text goes to stdout,
   --help                this page; the program's own: build/release/bin/memra-pp run --help
 
   -m FILE               a GGUF model; without it the demo model through 2 stages. smollm2 and
-                        gemma3-270m are downloaded once (launch/get-model.sh)
+                        gemma3-270m are downloaded once (launch/get-model.sh), also as --draft-model
   -p TEXT, -f FILE      the prompt; without both "Once upon a time"
   -i                    lines from the terminal, a session over turns
   -n N                  tokens to generate
@@ -33,8 +33,8 @@ END
 }
 
 # What the options say; a text that belongs to an option is never taken for one.
-yes=no has_model=no has_prompt=no has_stages=no has_devices=no model_i=''
-given=()
+yes=no has_model=no has_prompt=no has_devices=no
+given=() models=() # models: which of those given name one
 while (($# > 0)); do
     value=no
     case $1 in
@@ -48,20 +48,18 @@ while (($# > 0)); do
         usage
         exit 0
         ;;
-    -m | --model) has_model=yes value=yes model_i=$((${#given[@]} + 1)) ;;
-    --model=smollm2 | --model=gemma3-270m)
-        set -- --model "${1#*=}" "${@:2}"
-        continue
+    -m | --model) has_model=yes value=yes models+=($((${#given[@]} + 1))) ;;
+    --draft-model) value=yes models+=($((${#given[@]} + 1))) ;;
+    --model=* | --draft-model=*)
+        [[ $1 == --draft* ]] || has_model=yes
+        models+=("${#given[@]}")
         ;;
-    --model=*) has_model=yes ;;
     -p | --prompt | -f | --file) has_prompt=yes value=yes ;;
     -i | --interactive) has_prompt=yes ;;
     --prompt=* | --file=*) has_prompt=yes ;;
-    --stages) has_stages=yes value=yes ;;
-    --stages=*) has_stages=yes ;;
     --devices) has_devices=yes value=yes ;;
     --devices=*) has_devices=yes ;;
-    -n | --ctx | --temp | --seed | --kv-type | --threads | --splits | --split) value=yes ;;
+    -n | --stages | --ctx | --temp | --seed | --kv-type | --threads | --splits | --split) value=yes ;;
     --fault | --run-dir | --log-file | --log-level) value=yes ;;
     esac
     given+=("$1")
@@ -75,16 +73,21 @@ done
 setup_begin
 setup_install "$yes" "${setup_packages_programs[@]}"
 setup_build release OFF memra-pp memra-stage
-if [[ -n $model_i && ${given[model_i]:-} =~ ^(smollm2|gemma3-270m)$ && ! -e ${given[model_i]} ]]; then
-    get=("$setup_root/launch/get-model.sh" "${given[model_i]}")
+# A plain word that is no file is the name of a model, or of none: get-model.sh lists them.
+for i in "${models[@]}"; do
+    [[ ${given[i]:-} =~ ^(--[a-z-]+=)?([A-Za-z0-9][A-Za-z0-9_-]*)$ ]] || continue
+    option=${BASH_REMATCH[1]} name=${BASH_REMATCH[2]}
+    [[ ! -e $name ]] || continue
+    get=("$setup_root/launch/get-model.sh" "$name")
     [[ $yes == no ]] || get+=(--yes)
-    given[model_i]=$("${get[@]}")
-fi
+    file=$("${get[@]}")
+    given[i]=$option$file
+done
 
 defaults=()
 if [[ $has_model == no ]]; then
     defaults+=(-m "$setup_root/launch/demo/demo.gguf")
-    [[ $has_stages == yes || -n ${MEMRA_PP_STAGES:-} ]] || export MEMRA_PP_STAGES=2
+    defaults+=(--default-stages 2)
 fi
 [[ $has_prompt == yes ]] || defaults+=(-p 'Once upon a time')
 [[ $has_devices == yes || -n ${MEMRA_PP_DEVICES:-} ]] || export MEMRA_PP_DEVICES=auto

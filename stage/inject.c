@@ -38,9 +38,10 @@ static void slow(const injector *in, uint32_t ms)
 }
 
 /* Before it is carried out: afterwards there may be nobody to say so. */
-static void remember(const injector *in)
+static void remember(const injector *in, const fault *f)
 {
     uint32_t fired = 0;
+    atomic_fetch_or(&in->words->faults_met, 1u << (f - in->faults.list));
     for (uint32_t i = 0; i < FAULTS_MAX; i++) fired |= (uint32_t)in->fired[i] << i;
     atomic_store(&in->words->faults_fired, fired);
 }
@@ -62,7 +63,7 @@ uint32_t inject_at(injector *in, fault_at at, uint64_t seq)
     uint32_t left = 0;
     const fault *f;
     while ((f = next_fault(in, at, seq)) != NULL) {
-        remember(in);
+        remember(in, f);
         switch (f->kind) {
         case FAULT_KILL:
             raise(SIGKILL);

@@ -12,7 +12,7 @@ typedef struct {
     fault_list faults;
     bool fired[FAULTS_MAX];
     uint32_t stage;
-    stage_words *words;              /* faults_fired; slow faults show progress here */
+    stage_words *words;              /* faults_fired, faults_met; slow faults show progress here */
     const _Atomic uint32_t *stop;
 } injector;
 

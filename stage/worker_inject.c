@@ -17,8 +17,9 @@ status worker_inject(worker *w, fault_at at, uint64_t seq, uint32_t *left, errms
     if (kinds == *left) return ST_OK;
     if (has_fault(kinds, FAULT_BADMSG)) TRY(say_nonsense(w, e));
     if (has_fault(kinds, FAULT_OOM)) {
-        return errmsg_set(e, ST_RESOURCES, "an allocation was refused (injected: kind=oom); "
-                                           "MEMRA_PP_FAULT or --fault asks for it");
+        return errmsg_set(e, ST_RESOURCES,
+                          "no memory, an allocation was refused (injected: kind=oom); "
+                          "MEMRA_PP_FAULT or --fault asks for it");
     }
     if (has_fault(kinds, FAULT_CUDA)) {
         return errmsg_set(e, ST_DEVICE,

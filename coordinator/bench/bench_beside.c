@@ -42,10 +42,12 @@ static status alone(sessions_state *b, beside_test *out, errmsg *e)
 /* Waits that were under way between begin and end. */
 static void keep_waits(sessions_state *b, const stream *x, uint64_t begin_ns, uint64_t end_ns)
 {
-    for (uint32_t k = 1; k < x->n_told && b->n_beside_ms < b->beside_ms_room; k++) {
-        if (x->told_ns[k] < begin_ns || x->told_ns[k - 1] > end_ns) continue;
-        b->beside_ms[b->n_beside_ms++] = (double)(x->told_ns[k] - x->told_ns[k - 1]) / NS_PER_MS;
-    }
+    uint32_t first = 0, end = 0; /* the last told before begin_ns; past the first after end_ns */
+    while (end < x->n_told && (end == 0 || x->told_ns[end - 1] <= end_ns)) end++;
+    while (first + 1 < end && x->told_ns[first + 1] < begin_ns) first++;
+    if (end - first < 2 || b->n_beside_ms + end - first - 1 > b->beside_ms_room) return;
+    b->n_beside_ms += waits_of(b->beside_ms + b->n_beside_ms, x->told_ns + first + 1,
+                               end - first - 1, x->told_ns[first]);
 }
 
 /* Until each has drawn a few tokens; the k-th is there when it can be taken. */

@@ -1,6 +1,7 @@
 #include "coordinator/bench/bench.h"
 
 #include "common/amount.h"
+#include "coordinator/text/text_json.h"
 
 #include <inttypes.h>
 #include <jansson.h>
@@ -119,13 +120,6 @@ static void csv_test(const bench_result *r, const bench_test *t)
     printf("\n");
 }
 
-/* A file's name may be any bytes. */
-static json_t *text_value(const char *text)
-{
-    json_t *v = json_string(text);
-    return v != NULL ? v : json_string("?");
-}
-
 static json_t *json_test(const bench_result *r, const bench_test *t)
 {
     const stats *s = &t->tokens_per_s;
@@ -138,7 +132,7 @@ static json_t *json_test(const bench_result *r, const bench_test *t)
         json_pack("{s:s, s:I, s:I, s:I, s:o, s:s, s:o, s:I, s:f, s:f, s:f, s:f, s:f}", "test",
                   t->generation ? "tg" : "pp", "tokens", (json_int_t)t->n_tokens, "depth",
                   (json_int_t)t->depth, "stages", (json_int_t)t->plan.cuts.n_stages, "cuts", cuts,
-                  "kv", kv_name(t), "device", text_value(t->device), "repeats", (json_int_t)s->n,
+                  "kv", kv_name(t), "device", text_json(t->device), "repeats", (json_int_t)s->n,
                   "tokens_per_s_mean", s->mean, "tokens_per_s_sd", s->sd, "tokens_per_s_median",
                   s->median, "tokens_per_s_min", s->min, "tokens_per_s_max", s->max);
     json_object_set_new(o, "busy", busy);
@@ -156,7 +150,7 @@ static void json_end(const bench_result *r)
     for (uint32_t i = 0; i < r->n_tests; i++)
         json_array_append_new(tests, json_test(r, &r->test[i]));
     json_t *o = json_pack("{s:o, s:I, s:b, s:{s:f, s:I, s:I, s:I, s:b, s:s}, s:o}", "model",
-                          text_value(r->model), "weights_bytes", (json_int_t)r->weights_bytes,
+                          text_json(r->model), "weights_bytes", (json_int_t)r->weights_bytes,
                           "weights_in_cache", cached(r), "read_bandwidth", "bytes_per_s",
                           b->bytes_per_s, "threads", (json_int_t)b->n_threads, "buffer_bytes",
                           (json_int_t)b->buffer_bytes, "cache_bytes", (json_int_t)b->cache_bytes,

@@ -140,12 +140,8 @@ static void keep_waits(sessions_state *b, uint32_t n, uint64_t prime_ns, uint64_
 {
     for (uint32_t i = 0; i < n; i++) {
         const stream *x = &b->stream[i];
-        uint64_t last = generate_ns;
         b->first_ms[b->n_first++] = (double)(x->first_ns - prime_ns) / NS_PER_MS;
-        for (uint32_t k = 0; k < x->n_told; k++) {
-            b->token_ms[b->n_token++] = (double)(x->told_ns[k] - last) / NS_PER_MS;
-            last = x->told_ns[k];
-        }
+        b->n_token += waits_of(b->token_ms + b->n_token, x->told_ns, x->n_told, generate_ns);
     }
 }
 

@@ -41,7 +41,7 @@ typedef struct {
     char device[64];             /* of stage 0, as the stage says */
     stats tokens_per_s;          /* of the generation, all sessions together */
     stats prompt_tokens_per_s;   /* until the last first token */
-    spread first_ms, token_ms;   /* waits for the first token, for each later one */
+    spread first_ms, token_ms;   /* waits for the first token, for later ones (bench_stats.h) */
     stage_shares prompt, generation;
     beside_test beside;
     double coordinator_cores; /* processor time of this process by wall time, of the generation */

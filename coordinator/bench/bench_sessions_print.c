@@ -1,6 +1,7 @@
 #include "coordinator/bench/bench_sessions.h"
 
 #include "common/amount.h"
+#include "coordinator/text/text_json.h"
 
 #include <jansson.h>
 #include <stdio.h>
@@ -17,10 +18,10 @@ static void md_begin(const sessions_result *r)
     printf("%s: sessions with prompts of %u token%s that generate %u, all at once\n\n", r->model,
            r->n_prompt, plural(r->n_prompt), r->n_generate);
     printf("| stages | cuts | sessions | rows/walk | prompt tokens/s | first token ms p50 / p99 | "
-           "tokens/s | ms/token p50 / p99 / max | busy per stage | coordinator cores |");
+           "tokens/s | token wait ms p50 / p99 / max | busy per stage | coordinator cores |");
     if (r->n_beside > 0)
-        printf(" beside: ms/token p50 / p99 / max | chunk ms (chunks) | max in chunks | prompt ms "
-               "alone / beside |");
+        printf(" beside: token wait ms p50 / p99 / max | chunk ms (chunks) | max in chunks | "
+               "prompt ms alone / beside |");
     printf("\n|---:|---|---:|---|---:|---:|---:|---:|---|---:|%s\n",
            r->n_beside > 0 ? "---:|---:|---:|---:|" : "");
 }
@@ -58,7 +59,7 @@ static void md_test(const sessions_result *r, const sessions_test *t)
 static void md_end(const sessions_result *r)
 {
     if (r->n_tests == 0) return;
-    printf("\n%s, KV %s; tokens/s, ms/token, busy and coordinator are of the generation; %u "
+    printf("\n%s, KV %s; tokens/s, token wait, busy and coordinator are of the generation; %u "
            "repetition%s\n",
            r->test[0].device, kv_name(&r->test[0]), r->n_repeat, plural(r->n_repeat));
     if (r->n_beside > 0)
@@ -119,13 +120,6 @@ static json_t *json_shares(const stage_shares *x, uint32_t n)
     return stages;
 }
 
-/* A file's name, or a device's, may be any bytes. */
-static json_t *text_value(const char *text)
-{
-    json_t *v = json_string(text);
-    return v != NULL ? v : json_string("?");
-}
-
 static json_t *json_beside(const sessions_result *r, const beside_test *b)
 {
     return json_pack("{s:I, s:o, s:I, s:f, s:f, s:I, s:f, s:f}", "prompt", (json_int_t)r->n_beside,
@@ -142,7 +136,7 @@ static json_t *json_test(const sessions_result *r, const sessions_test *t)
     json_t *o = json_pack(
         "{s:I, s:o, s:I, s:I, s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:f}", "stages",
         (json_int_t)n, "cuts", cuts, "sessions", (json_int_t)t->n_sessions, "batch_rows",
-        (json_int_t)t->batch_rows, "kv", kv_name(t), "device", text_value(t->device),
+        (json_int_t)t->batch_rows, "kv", kv_name(t), "device", text_json(t->device),
         "prompt_tokens_per_s", json_stats(&t->prompt_tokens_per_s), "first_ms",
         json_spread(&t->first_ms), "tokens_per_s", json_stats(&t->tokens_per_s), "token_ms",
         json_spread(&t->token_ms), "prompt_stages", json_shares(&t->prompt, n), "generation_stages",
@@ -156,7 +150,7 @@ static void json_end(const sessions_result *r)
     json_t *tests = json_array();
     for (uint32_t i = 0; i < r->n_tests; i++)
         json_array_append_new(tests, json_test(r, &r->test[i]));
-    json_t *o = json_pack("{s:o, s:I, s:I, s:I, s:o}", "model", text_value(r->model), "prompt",
+    json_t *o = json_pack("{s:o, s:I, s:I, s:I, s:o}", "model", text_json(r->model), "prompt",
                           (json_int_t)r->n_prompt, "generate", (json_int_t)r->n_generate, "repeats",
                           (json_int_t)r->n_repeat, "tests", tests);
     json_dumpf(o, stdout, JSON_INDENT(1));

@@ -1,5 +1,6 @@
 #include "coordinator/bench/bench_stats.h"
 
+#include "common/clock.h"
 #include "common/status.h"
 
 #include <math.h>
@@ -23,6 +24,18 @@ spread spread_of(double *x, uint64_t n)
     CHECK(n > 0);
     qsort(x, n, sizeof *x, ascending);
     return (spread){at_share(x, n, 0.5), at_share(x, n, 0.99), x[n - 1]};
+}
+
+uint64_t waits_of(double *out_ms, const uint64_t *told_ns, uint32_t n, uint64_t begin_ns)
+{
+    uint64_t n_waits = 0, last = begin_ns;
+    for (uint32_t i = 0; i < n; i++) {
+        uint64_t silence = told_ns[i] - last;
+        if (silence >= WAITS_LEAST_NS) out_ms[n_waits++] = (double)silence / NS_PER_MS;
+        last = told_ns[i];
+    }
+    if (n_waits == 0 && n > 0) out_ms[n_waits++] = (double)(last - begin_ns) / n / NS_PER_MS;
+    return n_waits;
 }
 
 stats stats_of(double *x, uint32_t n)

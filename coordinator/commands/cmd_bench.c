@@ -26,9 +26,9 @@
     "With --sessions it measures so many sessions at once instead: each asks for a prompt of -p\n" \
     "random tokens of its own, all at the same time, and when all prompts are through each\n"      \
     "generates -n tokens. For every number of sessions it prints the tokens per second of all\n"   \
-    "together, how long a session waits for its first token and for each later one, how busy "     \
-    "each\n"                                                                                       \
-    "stage was, and the processor time of this process. --batch bounds the sessions whose rows\n"  \
+    "together, how long a session waits for its first token and for later ones (what comes\n"      \
+    "at once, as accepted drafts do, is one wait), how busy each stage was, and the\n"             \
+    "processor time of this process. --batch bounds the sessions whose rows\n"                     \
     "one walk through a stage's layers takes (1: no batching), so that\n"                          \
     "  --stages 1,2 --sessions 8 --batch 0,4\n"                                                    \
     "compares two stages, each of whose walks has 4 rows, with one stage that batches all 8, "     \
@@ -72,6 +72,11 @@ static status take_lists(bench_request *q, const list_texts *t, errmsg *e)
     q->listed = t->stages != NULL;
     q->stages = (bench_list){1, {q->common->doors.n_stages}};
     if (q->listed) TRY(take_list(&q->stages, "--stages", t->stages, 1, STAGES_MAX, e));
+    uint32_t most = 0;
+    for (uint32_t i = 0; i < q->stages.n; i++)
+        if (q->stages.at[i] > most) most = q->stages.at[i];
+    TRY(doors_check_faults(&q->common->doors, most,
+                           q->listed ? "--stages" : doors_name(&q->common->doors, DOOR_STAGES), e));
     if (q->n_repeat == 0)
         q->n_repeat = t->sessions != NULL ? REPEAT_SESSIONS_DEFAULT : REPEAT_DEFAULT;
     if (t->sessions == NULL && t->batch != NULL)
@@ -195,6 +200,7 @@ int cmd_bench(int argc, char **argv)
     if (s == ST_OK) s = options_model(&c, &e);
     if (s == ST_OK) s = options_trace(&c, &e);
     if (s == ST_OK) s = measure(&q, format, &e);
+    if (s == ST_OK) options_tell_faults(&c);
     bool whole = trace_close(c.trace);
     if (s == ST_OK) return whole ? 0 : status_exit_code(ST_RESOURCES);
     return command_failed(&e);

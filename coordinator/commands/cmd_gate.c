@@ -130,6 +130,15 @@ static status check_streams(const doors *d, uint32_t begin, uint32_t end, errmsg
         doors_name(d, DOOR_STREAMS));
 }
 
+/* A flag that shuts the door would be the same as none, which is not what who gave it means. */
+static status check_stages(const doors *d, errmsg *e)
+{
+    if (d->stages_set || !d->from_flag[DOOR_STAGES]) return ST_OK;
+    return errmsg_set(e, ST_USAGE,
+                      "--stages asks for one stage, and gates compare one stage with several: name "
+                      "2 or more, or leave it out, then a gate walks several numbers of stages");
+}
+
 static status run_gates(gate_context *g, uint32_t begin, uint32_t end, errmsg *e)
 {
     if (!g->canary)
@@ -189,6 +198,7 @@ int cmd_gate(int argc, char **argv)
                       .report = &report};
     status s = n_names == 0 ? errmsg_set(&e, ST_USAGE, "which gate: " NAMES " or all?")
                             : find_gates(name[0], &begin, &end, &e);
+    if (s == ST_OK) s = check_stages(&c.doors, &e);
     if (s == ST_OK) s = check_streams(&c.doors, begin, end, &e);
     if (s == ST_OK) s = shape_take(&random, &c, &e);
     g.model_path = c.model;
@@ -198,6 +208,7 @@ int cmd_gate(int argc, char **argv)
     if (s == ST_OK) s = shape_ready(&random, &c, &e);
     if (s == ST_OK) s = options_trace(&c, &e);
     if (s == ST_OK) s = run_gates(&g, begin, end, &e);
+    if (s == ST_OK) options_tell_faults(&c);
     bool whole = trace_close(c.trace);
     if (s != ST_OK) return command_failed(&e);
     code = gate_report_verdict(&report, end - begin == 1 ? name[0] : NAMES);

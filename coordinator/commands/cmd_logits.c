@@ -154,5 +154,6 @@ int cmd_logits(int argc, char **argv)
     if (options_no_json(&c, "logits", &e) != ST_OK || write_logits(&c, &o, &e) != ST_OK) {
         return command_failed(&e);
     }
+    options_tell_faults(&c);
     return 0;
 }

@@ -5,6 +5,7 @@
 #include "coordinator/commands/draft_option.h"
 #include "coordinator/commands/generate.h"
 #include "coordinator/commands/output.h"
+#include "coordinator/text/text_json.h"
 #include "coordinator/trace/trace.h"
 
 #include <inttypes.h>
@@ -28,7 +29,8 @@
     "empty while a character is unfinished), and none of the prompt; then a last line\n"           \
     "with stop, text (U+FFFD if a character stayed unfinished), n_prompt, n_generated,\n"          \
     "n_drafted, n_accepted, prompt_tokens_per_s, generation_tokens_per_s, and busy and idle\n"     \
-    "share of each stage.\n\n"                                                                     \
+    "share of each stage; stop is error where the run failed, also before its first token,\n"     \
+    "and error says why.\n\n"                                                                      \
     "The same options, model and prompt give the same text, whatever the stages, cuts and\n"       \
     "threads.\n\n"                                                                                 \
     "-i keeps the session over turns of plain text: each line from standard input is\n"            \
@@ -77,7 +79,9 @@ static status encode(const preview *v, const prompt *text, bool special, uint32_
 
 /* --- the end -------------------------------------------------------------------------------- */
 
-static status print_last_json(const generate_request *q, const generate_result *r, errmsg *e)
+/* why: NULL where nothing failed. */
+static status print_last_json(const generate_request *q, const generate_result *r,
+                              const errmsg *why, errmsg *e)
 {
     json_t *stages = json_array();
     for (uint32_t i = 0; i < r->stages.n_stages; i++) {
@@ -85,14 +89,27 @@ static status print_last_json(const generate_request *q, const generate_result *
         json_array_append_new(
             stages, json_pack("{s:i, s:f, s:f}", "stage", (int)i, "busy", busy, "idle", 1 - busy));
     }
-    return output_json(json_pack("{s:s, s:s, s:I, s:I, s:I, s:I, s:f, s:f, s:o}", "stop",
-                                 stop_reason_word(r->stop), "text", r->rest, "n_prompt",
-                                 (json_int_t)q->n_tokens, "n_generated", (json_int_t)r->n_generated,
-                                 "n_drafted", (json_int_t)r->drafts.n_drafted, "n_accepted",
-                                 (json_int_t)r->drafts.n_accepted, "prompt_tokens_per_s",
-                                 generate_prompt_rate(q, r), "generation_tokens_per_s",
-                                 generate_step_rate(r), "stages", stages),
-                       e);
+    json_t *last = json_pack(
+        "{s:s, s:s, s:I, s:I, s:I, s:I, s:f, s:f, s:o}", "stop", stop_reason_word(r->stop), "text",
+        r->rest, "n_prompt", (json_int_t)q->n_tokens, "n_generated", (json_int_t)r->n_generated,
+        "n_drafted", (json_int_t)r->drafts.n_drafted, "n_accepted",
+        (json_int_t)r->drafts.n_accepted, "prompt_tokens_per_s", generate_prompt_rate(q, r),
+        "generation_tokens_per_s", generate_step_rate(r), "stages", stages);
+    if (last != NULL && why != NULL)
+        json_object_set_new(last, "error", text_json(why->text));
+    return output_json(last, e);
+}
+
+/* The stream's end where the run came to none: what is not to be written is not tried again. */
+static void print_failed_json(const generate_request *q, generate_result *r, const errmsg *why)
+{
+    errmsg ignored = {0};
+    bool interrupted = why->code == ST_INTERRUPTED;
+    r->stop = interrupted ? STOP_INTERRUPTED : STOP_ERROR;
+    status s = why->code == ST_CLOSED
+                   ? ST_OK
+                   : print_last_json(q, r, interrupted ? NULL : why, &ignored);
+    (void)s; /* the run ends with its own error */
 }
 
 static void log_last(const generate_request *q, const generate_result *r)
@@ -179,7 +196,7 @@ static status interact(const common_options *c, const run_options *o, const prev
     return s;
 }
 
-static status run(const common_options *c, const run_options *o, errmsg *e)
+static status run(common_options *c, const run_options *o, errmsg *e)
 {
     status s;
     prompt text = {0};
@@ -191,9 +208,11 @@ static status run(const common_options *c, const run_options *o, errmsg *e)
                           .json = c->json,
                           .n_draft = o->n_draft,
                           .n_max = o->n < 0 ? UINT64_MAX : (uint64_t)o->n};
-    generate_result r;
-    TRY_DONE(s, sampler_valid(&o->sampler, e));
+    generate_result r = {0};
+    bool ended = o->interactive; /* the stream of JSON, if there is one */
     if (o->interactive) TRY_DONE(s, check_interactive(c, o, e));
+    TRY_DONE(s, options_trace(c, e));
+    TRY_DONE(s, sampler_valid(&o->sampler, e));
     TRY_DONE(s, prompt_read(&text, o->text, o->file, e));
     TRY_DONE(s, preview_open(&v, c, e));
     TRY_DONE(s, preview_words(&v, e));
@@ -206,10 +225,12 @@ static status run(const common_options *c, const run_options *o, errmsg *e)
     TRY_DONE(s, open_models(&m, c, o, &v, e));
     q.draft = source_of(&m);
     TRY_DONE(s, generate(&r, m.p, v.words, &q, e));
-    if (q.json) TRY_DONE(s, print_last_json(&q, &r, e));
+    ended = true;
+    if (q.json) TRY_DONE(s, print_last_json(&q, &r, NULL, e));
     log_last(&q, &r);
     if (r.stop == STOP_INTERRUPTED) s = errmsg_set(e, ST_INTERRUPTED, "interrupted");
 done:
+    if (q.json && !ended) print_failed_json(&q, &r, e);
     close_models(&m);
     free(tokens);
     preview_close(&v);
@@ -248,6 +269,10 @@ int cmd_run(int argc, char **argv)
          &o.interactive, 0, 0},
         {"special", 0, OPTION_FLAG, NULL,
          "parse special tokens in the prompt. Default: they are text", &o.special, 0, 0},
+        {"default-stages", 0, OPTION_U32, "N",
+         "stages where --stages and MEMRA_PP_STAGES are unset: what pp-run.sh says of its demo. "
+         "Default: 1",
+         &c.default_stages, 1, STAGES_MAX},
         {"temp", 0, OPTION_F32, "T", "temperature, 0: always the likeliest token. Default: 0.8",
          &p->temperature, 0, 1000},
         {"top-k", 0, OPTION_U32, "K", "of the K likeliest tokens; 0: off. Default: 40", &p->top_k,
@@ -274,8 +299,8 @@ int cmd_run(int argc, char **argv)
     const command_form form = {USAGE, ABOUT, own, n_own, NULL, 0, NULL};
     int code;
     if (!options_begin(&c, argc, argv, &form, &code)) return code;
-    status s = options_trace(&c, &e);
-    if (s == ST_OK) s = run(&c, &o, &e);
+    status s = run(&c, &o, &e);
+    if (s == ST_OK) options_tell_faults(&c);
     bool whole = trace_close(c.trace);
     if (s == ST_OK) return whole ? 0 : status_exit_code(ST_RESOURCES);
     return command_failed(&e);

@@ -21,7 +21,8 @@
     "its stages with pid, device, state, epoch, layers, restarts and how the last one was\n"       \
     "lost, messages that were dropped, sessions that NaN has ended, the journals' use, and\n"      \
     "rows and bytes per boundary; a draft model's process too. With --json the list is\n"          \
-    "{\"runs\": [..]}, and one run is what it says of itself. No live run is no error.\n"         \
+    "{\"runs\": [..]}, and one run is what it says of itself, with those that serve it, as a\n"   \
+    "draft model does, in \"others\". No live run is no error, a --run-dir that is missing is.\n"  \
     "Exit codes of PID: 4, there is no such run; 5, it does not answer within a second,\n"        \
     "being stopped (SIGSTOP, Ctrl-Z) or hanging; in the list its state says so."
 
@@ -123,6 +124,17 @@ static status refuse_silent(uint64_t pid, const char *path, errmsg *e)
                       pid, ANSWER_MS / 1000, pid, path);
 }
 
+static status refuse_absent(const common_options *c, uint64_t pid, errmsg *e)
+{
+    char base[RUNDIR_PATH_MAX + 1];
+    TRY(rundir_base(base, c->run_dir, e));
+    return errmsg_set(e, ST_RESOURCES,
+                      "no live run has pid %" PRIu64
+                      " below %s (--run-dir); status alone lists those that "
+                      "there are",
+                      pid, base);
+}
+
 /* --- for a person --------------------------------------------------------------------------- */
 
 /* Members of what a run says, with a stand-in for what is missing: another build may say less. */
@@ -202,6 +214,8 @@ static status print_run(const json_t *j, errmsg *e)
     char as[64];
     TRY(clean_line(e, "run %" PRId64 "%s: %s, %s", number_of(j, "pid"), called(as, sizeof as, j),
                    text_of(j, "state"), text_of(j, "model")));
+    if (json_is_string(json_object_get(j, "failure")))
+        TRY(clean_line(e, "failure: %s", text_of(j, "failure")));
     TRY(clean_line(e, "sessions %" PRId64 ", KV blocks %" PRId64 " of %" PRId64,
                    number_of(j, "sessions"), number_of(j, "kv_blocks_used"),
                    number_of(j, "kv_blocks")));
@@ -246,28 +260,31 @@ static status print_run(const json_t *j, errmsg *e)
 
 /* --- the command ---------------------------------------------------------------------------- */
 
-/* All runs of the process; as JSON its first, which any others serve. */
+/* All runs of the process; as JSON its first, with the others in it. */
 static status show_one(const common_options *c, void *zmq, const runs *r, uint64_t pid, errmsg *e)
 {
-    bool found = false;
-    for (uint32_t i = 0; i < r->n; i++) {
+    json_t *first = NULL, *others = json_array();
+    status s = ST_OK;
+    for (uint32_t i = 0; i < r->n && s == ST_OK; i++) {
         if (run_pid(r->path[i]) != pid) continue;
         json_t *j = ask(zmq, r->path[i]);
-        if (j == NULL) return refuse_silent(pid, r->path[i], e);
-        if (c->json) return output_json(j, e);
-        status s = print_run(j, e);
-        json_decref(j);
-        TRY(s);
-        found = true;
+        if (j == NULL)
+            s = refuse_silent(pid, r->path[i], e);
+        else if (!c->json)
+            s = print_run(j, e);
+        if (first == NULL)
+            first = j;
+        else
+            json_array_append_new(others, j);
     }
-    if (found) return ST_OK;
-    char base[RUNDIR_PATH_MAX + 1];
-    TRY(rundir_base(base, c->run_dir, e));
-    return errmsg_set(e, ST_RESOURCES,
-                      "no live run has pid %" PRIu64
-                      " below %s (--run-dir); status alone lists those that "
-                      "there are",
-                      pid, base);
+    if (s == ST_OK && first == NULL) s = refuse_absent(c, pid, e);
+    if (s == ST_OK && c->json) {
+        json_object_set(first, "others", others);
+        s = output_json(json_incref(first), e);
+    }
+    json_decref(others);
+    json_decref(first);
+    return s;
 }
 
 static status list_json(void *zmq, const runs *r, errmsg *e)
@@ -313,7 +330,7 @@ static status show(const common_options *c, const char *pid_text, errmsg *e)
         s = errmsg_set(e, ST_RESOURCES, "no memory for the list of runs");
         goto done;
     }
-    rundir_list(c->run_dir, add_run, r);
+    TRY_DONE(s, rundir_list(c->run_dir, add_run, r, e));
     qsort(r->path, r->n, sizeof r->path[0], in_order);
     s = pid_text != NULL ? show_one(c, zmq, r, pid, e)
         : c->json        ? list_json(zmq, r, e)

@@ -36,7 +36,7 @@ static status tokenize(const common_options *c, const char *text, const char *fi
     prompt given = {0};
     TRY_DONE(s, options_model(c, e));
     TRY_DONE(s, prompt_read(&given, text, file, e));
-    TRY_DONE(s, gguf_open(&g, c->model, e));
+    TRY_DONE(s, options_open_model(c, &g, e));
     uint64_t n_vocab = gguf_array_n(g, "tokenizer.ggml.tokens");
     if (n_vocab == 0 || n_vocab > UINT32_MAX) {
         s = errmsg_set(e, ST_BAD_MODEL, "%s has no vocabulary (tokenizer.ggml.tokens)", c->model);

@@ -97,6 +97,7 @@ status draft_option_start(draft_model **out, const draft_option *o, errmsg *e)
     pipeline *own = NULL;
     *out = NULL;
     how.called = "draft model";
+    how.faults_met = NULL; /* it has none of the doors' */
     TRY(pipeline_open(&own, &how, &interrupted, e));
     log_info("draft model: %s, %u layer%s, %u wide; weights %s, kv %s", name_of(o->common.model),
              o->look.model->n_layers, plural(o->look.model->n_layers), o->look.model->n_embd,

@@ -125,6 +125,7 @@ done:
         status end = put_end(&w, r, out->rest, s == ST_OK ? e : NULL);
         if (s == ST_OK) s = ended(end, out, e);
     }
+    if (s != ST_OK) out->stop = STOP_ERROR;
     bool whole = s == ST_OK && out->stop != STOP_INTERRUPTED;
     shares_end(&out->stages, p, whole ? r->n_tokens + out->n_steps : 0);
     pipeline_drafts(p, &out->drafts);
@@ -135,7 +136,8 @@ done:
 
 const char *stop_reason_word(stop_reason s)
 {
-    static const char *const words[] = {"limit", "eos", "length", "interrupted"};
+    static const char *const words[] = {"limit", "eos", "length", "interrupted",
+                                        "error"};
     return words[s];
 }
 

@@ -14,7 +14,8 @@ typedef enum {
     STOP_LIMIT,      /* as many tokens as asked for */
     STOP_EOS,        /* the model ended its text */
     STOP_LENGTH,     /* the context is full */
-    STOP_INTERRUPTED /* a signal asked to stop */
+    STOP_INTERRUPTED, /* a signal asked to stop */
+    STOP_ERROR       /* generate returned one */
 } stop_reason;
 
 typedef struct {

@@ -19,6 +19,7 @@
 #define RESTART_WINDOW_S 60.0
 
 volatile int interrupted;
+static uint32_t faults_met; /* of the doors', by all pipelines that are closed */
 
 /* --- the line ------------------------------------------------------------------------------- */
 
@@ -179,6 +180,7 @@ static status finish(line *l, const shared_texts *t)
     c->hang_timeout_s = (double)t->hang_timeout_s;
     c->restart_window_s = (double)t->restart_window_s;
     stages_of_command(l);
+    l->values.default_stages = c->default_stages;
     TRY(doors_check_names((const char *const *)environ, l->e));
     TRY(doors_parse(&c->doors, &l->values, l->e));
     if (c->model == NULL) {
@@ -241,9 +243,21 @@ status options_model(const common_options *c, errmsg *e)
         "(launch/demo/demo.gguf above the program, or share/memra-pp beside its bin)");
 }
 
+/* A plain word that is no file: as people name models. */
+static bool is_name(const char *path)
+{
+    return path[0] != '\0' && strpbrk(path, "/.") == NULL && access(path, F_OK) != 0;
+}
+
 status options_open_model(const common_options *c, gguf **out, errmsg *e)
 {
     *out = NULL;
+    if (c->model_fd <= 0 && is_name(c->model))
+        return errmsg_set(e, ST_BAD_MODEL,
+                          "%s: No such file; -m takes a GGUF file. launch/pp-run.sh -m NAME "
+                          "fetches models that it knows by name: launch/get-model.sh --help lists "
+                          "them",
+                          c->model);
     if (c->model_fd <= 0) return gguf_open(out, c->model, e);
     int fd = fcntl(c->model_fd, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
     if (fd < 0) return errmsg_set(e, ST_RESOURCES, "%s: %s", c->model, strerror(errno));
@@ -279,7 +293,19 @@ pipeline_options options_pipeline(const common_options *c)
     o.restarts = c->restarts;
     o.restart_window_ms = (uint32_t)(c->restart_window_s * 1000 + 0.5);
     o.trace = c->trace;
+    o.faults_met = &faults_met;
     return o;
+}
+
+void options_tell_faults(const common_options *c)
+{
+    const char *at = c->doors.faults.n > 0 ? c->doors.fault_text : NULL, *entry;
+    size_t n;
+    for (uint32_t i = 0; doortext_next(&at, ';', &entry, &n); i++) {
+        if ((__atomic_load_n(&faults_met, __ATOMIC_RELAXED) >> i & 1) == 0)
+            log_warn("%s: %.*s never happened, its moment did not come",
+                     doors_name(&c->doors, DOOR_FAULT), (int)n, entry);
+    }
 }
 
 int command_failed(const errmsg *e)

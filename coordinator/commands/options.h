@@ -41,6 +41,7 @@ typedef struct {
     bool help;
     const char *model; /* -m; none named: the demo model; NULL: that is not there either */
     bool model_is_demo;
+    uint32_t default_stages; /* run --default-stages; 0: one */
     int model_fd; /* > 0: the model is this file, `model` only its name (shape.h); the caller's */
     doors doors;
     plan_request plan;                      /* --ctx, --sessions, --kv-bytes, --kv-type */
@@ -116,6 +117,10 @@ MUST_USE bool options_begin(common_options *out, int argc, char **argv, const co
 /* The pipeline options that common options ask for (model, doors, timeouts...). They point into
  * c. */
 pipeline_options options_pipeline(const common_options *c);
+
+/* A line for each of the doors' faults that no stage of the pipelines so far, which are closed, has
+ * carried out: for a command that came to its end. */
+void options_tell_faults(const common_options *c);
 
 /* --- commands: one file each, coordinator/cmd_NAME.c ---------------------------------------- */
 

@@ -53,7 +53,7 @@ void options_shared(option out[N_SHARED], common_options *c, shared_texts *t)
          &t->start_timeout_s, TIMEOUT_S_MIN, TIMEOUT_S_MAX},
         {"hang-timeout", 0, OPTION_F32, "SECONDS",
          "give a stage up that, once started, shows no progress in a step or does not answer for "
-         "so long. "
+         "so long; one that is slow and moves is not given up. "
          "Default: 5",
          &t->hang_timeout_s, TIMEOUT_S_MIN, TIMEOUT_S_MAX},
         {"restarts", 0, OPTION_U32, "N",

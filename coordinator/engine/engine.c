@@ -145,7 +145,8 @@ static status on_message(pipeline *p, uint32_t s, const void *frame, bool *faile
         status code = f->code == ST_OK ? ST_PROTOCOL : (status)f->code;
         if (code == ST_DEVICE) code = ST_STAGE_LOST; /* ours goes on; the stage's process has 6 */
         *failed = true;
-        return errmsg_set(why, code, "stage %u (pid %d): %s", s, t->pid, f->text);
+        return errmsg_set(why, code, "stage %u (pid %d, layers %u-%u): %s", s, t->pid,
+                          p->plan.stage[s].layer_begin, last_layer(p, s), f->text);
     }
     case WIRE_BYE:
         return ST_OK; /* its exit is what counts */

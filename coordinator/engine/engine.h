@@ -75,7 +75,9 @@ typedef struct {
     /* the loss in hand, and the losses so far */
     errmsg why;
     int lost_pid;
-    uint64_t lost_ns, reaped_ns, start_at_ns;
+    uint64_t lost_ns, reaped_ns; /* the first reaped, if replacements were lost as well */
+    uint64_t gone_ns, start_at_ns; /* the last one; when the next may start */
+    uint64_t waited_ns;          /* between any that was gone and the next, before its start */
     uint64_t lost_limit_ns;     /* it had stood still for so long; 0: it ended */
     uint64_t lost_at_ns[RESTARTS_MAX]; /* the last ones, by number */
     uint64_t n_lost;

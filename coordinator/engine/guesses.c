@@ -4,7 +4,9 @@
 #define HIT_FIRST   0.3       /* of the first generation; of the others the share of all before */
 #define HITS_MIN    8.0
 #define HITS_MAX    128.0
-#define COST_WEIGHT (1.0 / 4)
+#define COST_WEIGHT  (1.0 / 4)
+#define COST_FIRST   3u  /* answers whose least is the first cost that is known */
+#define COST_OUTLIER 4.0 /* times what was known: it was held up */
 
 bool guesses_sit(guesses *g, draft_source *d, const draft_task *t, guess_record *r)
 {
@@ -25,6 +27,17 @@ void guesses_leave(guesses *g)
     *g = (guesses){0};
 }
 
+static void measure(guess_record *r, double ns)
+{
+    if (r->n_answers < COST_FIRST) {
+        if (r->n_answers++ == 0 || ns < r->first_ns) r->first_ns = ns;
+        r->token_ns = r->n_answers == COST_FIRST ? r->first_ns : 0;
+        return;
+    }
+    if (ns > COST_OUTLIER * r->token_ns) ns = COST_OUTLIER * r->token_ns;
+    r->token_ns += (ns - r->token_ns) * COST_WEIGHT;
+}
+
 static void answered(guesses *g, uint32_t n, uint64_t spent_ns)
 {
     g->pending = g->late = false;
@@ -32,8 +45,7 @@ static void answered(guesses *g, uint32_t n, uint64_t spent_ns)
     g->n = 0;
     while (g->n < n && g->token[g->n] < g->n_vocab) g->n++;
     if (!g->source->costs || g->room == 0) return;
-    double ns = (double)spent_ns / g->room, *known = &g->record->token_ns;
-    *known += *known == 0 ? ns : (ns - *known) * COST_WEIGHT;
+    measure(g->record, (double)spent_ns / g->room);
 }
 
 void guesses_look(guesses *g, const uint32_t *tokens)

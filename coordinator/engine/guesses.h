@@ -15,6 +15,9 @@
 typedef struct {
     double hit, n_hits;   /* share of right drafts; drafts that it is taken over, up to a bound */
     double token_ns;      /* what a token of a source that costs took; 0: not known */
+    double first_ns;      /* the least of the first few answers, which may have been held up: by a
+                           * prompt that the source had to read, by a process that was stopped */
+    uint32_t n_answers;
 } guess_record;
 
 typedef struct {

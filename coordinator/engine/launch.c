@@ -170,7 +170,13 @@ status launch_one(pipeline *p, uint32_t s, errmsg *e)
 
 status launch_stages(pipeline *p, errmsg *e)
 {
-    for (uint32_t s = p->n_stages; s-- > 0;) TRY(launch_one(p, s, e));
+    for (uint32_t s = p->n_stages; s-- > 0;) {
+        errmsg why = {0};
+        status st = launch_one(p, s, &why);
+        if (st != ST_OK)
+            return errmsg_set(e, st, "stage %u (layers %u-%u): %s", s, p->plan.stage[s].layer_begin,
+                              last_layer(p, s), why.text);
+    }
     return ST_OK;
 }
 
@@ -317,6 +323,14 @@ static void close_fd(int *fd)
     *fd = -1;
 }
 
+static uint32_t faults_met(const pipeline *p)
+{
+    uint32_t met = 0;
+    for (uint32_t s = 0; s < p->n_stages; s++)
+        met |= atomic_load_explicit(&p->block->stage[s].faults_met, memory_order_relaxed);
+    return met;
+}
+
 void launch_release(pipeline *p)
 {
     for (uint32_t s = 0; s < p->n_stages; s++) {
@@ -334,6 +348,8 @@ void launch_release(pipeline *p)
     close_fd(&p->run_block_fd);
     close_fd(&p->readback_fd);
     close_fd(&p->loan_fd);
+    if (p->block != NULL && p->o.faults_met != NULL)
+        __atomic_fetch_or(p->o.faults_met, faults_met(p), __ATOMIC_RELAXED);
     run_block_unmap(p->block);
     trace_end(p->trace);
     p->trace = NULL;

@@ -14,10 +14,12 @@
 #include "common/log.h"
 
 #include <signal.h>
+#include <stdio.h>
 #include <string.h>
 
 #define PAUSE_FIRST_MS 25u /* before the second replacement within the window; then twice as long */
 #define PAUSE_MAX_MS   3200u
+#define WAITED_TOLD_NS NS_PER_MS /* less is no wait to speak of */
 
 /* --- lost ------------------------------------------------------------------------------------- */
 
@@ -91,6 +93,7 @@ status recover_lost(pipeline *p, uint32_t s, const errmsg *why, errmsg *e)
     if (t->lost_pid == 0) {
         t->lost_pid = t->pid;
         t->lost_ns = now;
+        t->reaped_ns = t->waited_ns = 0;
         t->lost_limit_ns = t->broken_limit_ns;
         t->why = *why;
     }
@@ -134,12 +137,17 @@ static status replace(pipeline *p, uint32_t s, errmsg *e)
     stage_slot *t = &p->stage[s];
     if (t->state == SLOT_LOST && child_reap(&t->process)) {
         launch_reaped(p, s);
-        t->reaped_ns = now_ns();
-        t->start_at_ns = t->reaped_ns + pause_ns(p, t);
+        t->gone_ns = now_ns();
+        if (t->reaped_ns == 0) t->reaped_ns = t->gone_ns;
+        t->start_at_ns = t->gone_ns + pause_ns(p, t);
         t->state = SLOT_PAUSED;
     }
     if (t->state == SLOT_PAUSED && now_ns() >= t->start_at_ns && loans_are_back(p)) {
-        TRY(launch_one(p, s, e));
+        t->waited_ns += now_ns() - t->gone_ns;
+        errmsg why = {0};
+        status st = launch_one(p, s, &why);
+        if (st != ST_OK)
+            return errmsg_set(e, st, "%s; nothing can take its place: %s", t->why.text, why.text);
         t->state = SLOT_LOADING;
     }
     return ST_OK;
@@ -181,11 +189,12 @@ static double seconds(uint64_t from_ns, uint64_t to_ns)
 static void trace_recovery(const pipeline *p, uint32_t s, uint64_t now)
 {
     const stage_slot *t = &p->stage[s];
-    const uint64_t at[] = {t->lost_ns, t->reaped_ns, p->attached_ns, now};
+    const uint64_t begin[] = {t->lost_ns, t->reaped_ns + t->waited_ns, p->attached_ns},
+                   end[] = {t->reaped_ns, p->attached_ns, now};
     for (uint32_t i = 0; p->trace != NULL && i < 3; i++)
         trace_put(trace_engine(p->trace),
-                  &(trace_event){.begin_ns = at[i],
-                                 .end_ns = at[i + 1],
+                  &(trace_event){.begin_ns = begin[i],
+                                 .end_ns = end[i],
                                  .kind = TRACE_LOST + i,
                                  .n_rows = i == 2 ? (uint32_t)p->replay.n_rows : 0,
                                  .of = s});
@@ -204,18 +213,22 @@ static void record(pipeline *p, uint32_t s, uint64_t now)
                           .attached_ns = p->attached_ns,
                           .resumed_ns = now,
                           .limit_ns = t->lost_limit_ns,
+                          .waited_ns = t->waited_ns,
                           .replayed_rows = p->replay.n_rows,
                           .replayed_chunks = p->replay.n_sent,
                           .through = p->replay.through,
                           .why = t->why};
     trace_recovery(p, s, now);
-    log_warn("%s%s%s; pid %d took its place after %.3f s (end %.3f, start %.3f, %llu row%s again%s "
-             "%.3f)",
+    char waited[48] = "";
+    if (t->waited_ns >= WAITED_TOLD_NS)
+        snprintf(waited, sizeof waited, "waited %.3f, ", (double)t->waited_ns / NS_PER_S);
+    log_warn("%s%s%s; pid %d took its place after %.3f s (end %.3f, %sstart %.3f, %llu row%s "
+             "again%s %.3f)",
              p->o.called != NULL ? p->o.called : "", p->o.called != NULL ? ", " : "", t->why.text,
-             t->pid, seconds(t->lost_ns, now), seconds(t->lost_ns, t->reaped_ns),
-             seconds(t->reaped_ns, p->attached_ns), (unsigned long long)p->replay.n_rows,
-             plural(p->replay.n_rows), p->replay.through ? " through all stages" : "",
-             seconds(p->attached_ns, now));
+             t->pid, seconds(t->lost_ns, now), seconds(t->lost_ns, t->reaped_ns), waited,
+             seconds(t->reaped_ns + t->waited_ns, p->attached_ns),
+             (unsigned long long)p->replay.n_rows, plural(p->replay.n_rows),
+             p->replay.through ? " through all stages" : "", seconds(p->attached_ns, now));
 }
 
 static status resume(pipeline *p, errmsg *e)

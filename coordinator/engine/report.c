@@ -1,6 +1,7 @@
 #include "coordinator/engine/engine.h"
 
 #include "common/clock.h"
+#include "coordinator/text/text_json.h"
 
 #include <jansson.h>
 #include <stdio.h>
@@ -93,13 +94,6 @@ void report_stage(const pipeline *p, uint32_t stage_i, stage_snapshot *out)
     snprintf(out->last_fault, sizeof out->last_fault, "%s", t->why.text);
 }
 
-/* A message may quote a path of any bytes; null: there is none. */
-static json_t *text_json(const char *text)
-{
-    json_t *v = *text != '\0' ? json_string(text) : json_null();
-    return v != NULL ? v : json_string("(not text)");
-}
-
 static const char *stage_word(const pipeline *p, uint32_t s, uint32_t state)
 {
     slot_state slot = slot_of(p, s)->state;
@@ -127,9 +121,10 @@ static json_t *stage_json(const pipeline *p, uint32_t s)
                      "stage", (int)s, "pid", t.pid, "device", t.device, "uuid", uuid_of(p, s),
                      "state", stage_word(p, s, t.state), "epoch", (int)t.epoch, "layers",
                      (int)p->plan.stage[s].layer_begin, (int)p->plan.stage[s].layer_end, "restarts",
-                     (int)t.epoch - 1, "last_fault", text_json(t.last_fault), "bad_messages",
-                     (json_int_t)t.n_bad_messages, "steps", (json_int_t)t.n_steps, "rows",
-                     (json_int_t)t.n_rows, "busy", busy, "idle", 1 - busy, "overlaps",
+                     (int)t.epoch - 1, "last_fault",
+                     t.last_fault[0] != '\0' ? text_json(t.last_fault) : json_null(),
+                     "bad_messages", (json_int_t)t.n_bad_messages, "steps", (json_int_t)t.n_steps,
+                     "rows", (json_int_t)t.n_rows, "busy", busy, "idle", 1 - busy, "overlaps",
                      (json_int_t)t.n_overlaps, "unsplit_steps", (json_int_t)t.n_unsplit,
                      "weights_bytes", (json_int_t)t.weights_bytes, "kv_bytes",
                      (json_int_t)t.kv_bytes, "scratch_bytes", (json_int_t)t.scratch_bytes);
@@ -166,20 +161,21 @@ char *report_json(const pipeline *p)
     for (uint32_t s = 0; s < n_boundaries; s++)
         json_array_append_new(boundaries, boundary_json(p, s));
     json_t *root = json_pack(
-        "{s:i, s:s, s:s, s:i, s:i, s:o, s:o, s:i, s:i, s:i, s:i, s:I, s:I, s:I, s:o, s:i, s:b, "
+        "{s:i, s:o, s:s, s:i, s:i, s:o, s:o, s:i, s:i, s:i, s:i, s:I, s:I, s:I, s:o, s:i, s:b, "
         "s:b}",
-        "pid", (int)getpid(), "model", p->o.model_path, "state", phase_word(p->phase), "n_stages",
-        (int)n, "boundary_epoch", (int)p->edge_epoch, "stages", stages, "boundaries", boundaries,
-        "sessions", (int)p->n_sessions, "kv_blocks_used", (int)p->pool[KV_CLASS_GLOBAL].n_used,
-        "kv_blocks", (int)p->pool[KV_CLASS_GLOBAL].n_blocks, "kv_blocks_cached",
+        "pid", (int)getpid(), "model", text_json(p->o.model_path), "state", phase_word(p->phase),
+        "n_stages", (int)n, "boundary_epoch", (int)p->edge_epoch, "stages", stages, "boundaries",
+        boundaries, "sessions", (int)p->n_sessions, "kv_blocks_used",
+        (int)p->pool[KV_CLASS_GLOBAL].n_used, "kv_blocks", (int)p->pool[KV_CLASS_GLOBAL].n_blocks,
+        "kv_blocks_cached",
         (int)p->prefixes.n_entries, "pauses", (json_int_t)p->n_pauses, "shared_rows",
         (json_int_t)p->n_shared_rows, "poisoned", (json_int_t)p->n_poisoned, "journal",
         journal_json(p), "steps_in_flight", (int)p->n_flights, "sharded", (int)!p->plan.gathered,
         "one_process", (int)p->plan.one_process);
     if (root != NULL && p->o.called != NULL)
-        json_object_set_new(root, "called", json_string_nocheck(p->o.called));
+        json_object_set_new(root, "called", text_json(p->o.called));
     if (root != NULL && p->failure.code != ST_OK)
-        json_object_set_new(root, "failure", json_string_nocheck(p->failure.text));
+        json_object_set_new(root, "failure", text_json(p->failure.text));
     char *text = root != NULL ? json_dumps(root, JSON_COMPACT) : NULL;
     json_decref(root);
     return text;

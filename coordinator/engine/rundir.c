@@ -46,6 +46,12 @@ static status check_base(const char *base, errmsg *e)
     if (lstat(base, &st) != 0)
         return errmsg_set(e, ST_RESOURCES, "run directory %s: %s (--run-dir)", base,
                           strerror(errno));
+    if (S_ISLNK(st.st_mode)) {
+        return errmsg_set(e, ST_RESOURCES,
+                          "run directory %s is a symbolic link, and may come to lead elsewhere: "
+                          "name where it leads to (--run-dir)",
+                          base);
+    }
     if (!S_ISDIR(st.st_mode)) {
         return errmsg_set(e, ST_RESOURCES, "run directory %s is not a directory (--run-dir)", base);
     }
@@ -216,13 +222,18 @@ void rundir_close(rundir *r)
     *r = (rundir){.lock_fd = -1};
 }
 
-uint32_t rundir_list(const char *base_given, void (*visit)(void *ctx, const char *path), void *ctx)
+status rundir_list(const char *base_given, void (*visit)(void *ctx, const char *path), void *ctx,
+                   errmsg *e)
 {
     char base[RUNDIR_PATH_MAX + 1];
-    uint32_t n = 0;
-    if (rundir_base(base, base_given, NULL) != ST_OK) return 0;
+    TRY(rundir_base(base, base_given, e));
+    bool named = base_given != NULL && *base_given != '\0';
     DIR *d = opendir(base);
-    for (struct dirent *entry; d != NULL && (entry = readdir(d)) != NULL;) {
+    if (d == NULL && errno == ENOENT && !named) return ST_OK;
+    if (d == NULL)
+        return errmsg_set(e, ST_RESOURCES, "run directory %s cannot be read: %s (--run-dir)", base,
+                          strerror(errno));
+    for (struct dirent *entry; (entry = readdir(d)) != NULL;) {
         if (!is_run_name(entry->d_name) || entry->d_name[0] != 'r') continue;
         char path[RUNDIR_PATH_MAX + 1];
         snprintf(path, sizeof path, "%s/%.*s", base, NAME_MAX_BYTES, entry->d_name);
@@ -230,9 +241,8 @@ uint32_t rundir_list(const char *base_given, void (*visit)(void *ctx, const char
         int fd = lock_of(path, &none);
         if (fd >= 0) close(fd);
         if (fd >= 0 || none) continue;
-        n++;
         visit(ctx, path);
     }
-    if (d != NULL) closedir(d);
-    return n;
+    closedir(d);
+    return ST_OK;
 }

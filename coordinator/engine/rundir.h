@@ -39,8 +39,10 @@ void rundir_note_process(const rundir *r, pid_t pid);
 /* It is reaped, and what it left is removed. */
 void rundir_forget_process(const rundir *r, pid_t pid);
 
-/* Call visit for each live run below base ("run-PID-N" directories whose lock is held). Returns
- * their number. No base directory: 0. */
-uint32_t rundir_list(const char *base, void (*visit)(void *ctx, const char *path), void *ctx);
+/* Call visit for each live run below base ("run-PID-N" directories whose lock is held). No default
+ * base (base NULL or empty): there are none. ST_RESOURCES: the base that was named is missing, none
+ * can be read, path too long. */
+MUST_USE status rundir_list(const char *base, void (*visit)(void *ctx, const char *path), void *ctx,
+                            errmsg *e);
 
 #endif

@@ -171,7 +171,8 @@ status supervise(pipeline *p, uint32_t s, uint64_t elapsed_ns, errmsg *e)
     if (child_reap(&t->process) || (t->mute && child_wait(&t->process, MUTE_WAIT_MS)))
         return lost(p, s, e);
     if (t->mute) {
-        return errmsg_set(e, ST_STAGE_LOST, "stage %u (pid %d) takes no messages", s, t->pid);
+        return errmsg_set(e, ST_STAGE_LOST, "stage %u (pid %d, layers %u-%u) takes no messages", s,
+                          t->pid, p->plan.stage[s].layer_begin, last_layer(p, s));
     }
     return elapsed_ns > 0 ? moving(p, s, elapsed_ns, e) : ST_OK;
 }

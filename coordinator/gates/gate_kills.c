@@ -21,6 +21,7 @@ static const char *const series_words[KILLS_SERIES] = {
     [KILLS_NOTICED] = "end of process to noticed",
     [KILLS_LATE] = "noticed beyond the deadline (stopped, hung)",
     [KILLS_REAPED] = "reaped",
+    [KILLS_WAITED] = "waited before the start",
     [KILLS_STARTED] = "started",
     [KILLS_REPLAYED] = "replayed",
     [KILLS_RESUMED] = "noticed to resume",
@@ -179,7 +180,8 @@ static void take_times(kills *k, uint64_t from, const loss *of, uint32_t n, uint
             if (l->ended_ns != 0) note(k, KILLS_ENDED, l->ns, l->ended_ns);
             if (l->ended_ns != 0) note(k, KILLS_NOTICED, l->ended_ns, x->noticed_ns);
             note(k, KILLS_REAPED, x->noticed_ns, x->reaped_ns);
-            note(k, KILLS_STARTED, x->reaped_ns, x->attached_ns);
+            if (x->waited_ns >= NS_PER_MS) note(k, KILLS_WAITED, 0, x->waited_ns);
+            note(k, KILLS_STARTED, x->reaped_ns + x->waited_ns, x->attached_ns);
             note(k, KILLS_REPLAYED, x->attached_ns, x->resumed_ns);
             note(k, KILLS_RESUMED, x->noticed_ns, x->resumed_ns);
             if (killed) note(k, KILLS_TOTAL, l->ns, x->resumed_ns);

@@ -19,6 +19,7 @@ enum {
     KILLS_NOTICED,  /* from there to noticed */
     KILLS_LATE,     /* SIGSTOP or hang to noticed, beyond what it may stand still */
     KILLS_REAPED,   /* from there on, each after the one before */
+    KILLS_WAITED,   /* where there was a pause: a millisecond or more */
     KILLS_STARTED,
     KILLS_REPLAYED,
     KILLS_RESUMED,  /* noticed to resume, of all */

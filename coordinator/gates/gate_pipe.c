@@ -219,6 +219,7 @@ status gate_pipe_open(pipeline **out, const gate_context *g, const gate_cuts *c,
     o.model_path = g->model_path;
     o.doors = &d;
     o.called = setup->called;
+    if (setup->fault != NULL) o.faults_met = NULL; /* the arm's own, not the doors' */
     o.on_progress = NULL;
     o.unsplit = setup->unsplit;
     if (o.plan.n_ctx == 0) o.plan.n_ctx = (uint32_t)gate_positions(g);

@@ -1,6 +1,7 @@
 #include "coordinator/gates/gate_report.h"
 
 #include "common/amount.h"
+#include "coordinator/text/text_json.h"
 
 #include <inttypes.h>
 #include <jansson.h>
@@ -106,19 +107,6 @@ static void print_done(FILE *to, const gate_arm *a)
     if (a->tries > 1) fprintf(to, " in %u tries", a->tries);
 }
 
-/* A message may quote a path of any bytes. */
-static json_t *text_value(const char *text)
-{
-    json_t *v = json_string(text);
-    if (v != NULL) return v;
-    char ascii[GATE_WHY_BYTES];
-    snprintf(ascii, sizeof ascii, "%s", text);
-    for (char *c = ascii; *c != '\0'; c++) {
-        if ((unsigned char)*c >= 0x80) *c = '?';
-    }
-    return json_string(ascii);
-}
-
 static json_t *arm_object(const gate_arm *a)
 {
     json_t *cuts = json_array();
@@ -127,8 +115,8 @@ static json_t *arm_object(const gate_arm *a)
     return json_pack(
         "{s:s, s:o, s:I, s:o, s:b, s:o, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, "
         "s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}",
-        "gate", a->gate, "arm", text_value(a->name), "stages", (json_int_t)a->cuts.n_stages, "cuts",
-        cuts, "green", a->green, "why", text_value(a->why), "wrong", (json_int_t)a->n_wrong,
+        "gate", a->gate, "arm", text_json(a->name), "stages", (json_int_t)a->cuts.n_stages, "cuts",
+        cuts, "green", a->green, "why", text_json(a->why), "wrong", (json_int_t)a->n_wrong,
         "tries", (json_int_t)a->tries, "rows", (json_int_t)a->n_rows, "logits",
         (json_int_t)a->n_values, "crossings", (json_int_t)a->crossings, "bytes",
         (json_int_t)a->bytes, "chunks", (json_int_t)a->chunks, "overlaps", (json_int_t)a->overlaps,
@@ -185,7 +173,7 @@ void gate_report_canary(gate_report *r, const gate_arm *a, const char *broken, c
     count(r, a);
     if (r->json) {
         json_t *o = arm_object(a);
-        json_object_set_new(o, "canary", text_value(broken));
+        json_object_set_new(o, "canary", text_json(broken));
         json_object_set_new(o, "noticed", json_boolean(noticed));
         print_object(r->to, o);
     } else {

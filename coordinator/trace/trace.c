@@ -8,6 +8,7 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -117,6 +118,9 @@ static status open_file(trace *t, const char *path, errmsg *e)
     if (!S_ISREG(st.st_mode))
         return errmsg_set(e, ST_RESOURCES,
                           "--trace %s: no regular file, and it is written in place", path);
+    if (flock(t->fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK)
+        return errmsg_set(e, ST_RESOURCES,
+                          "--trace %s is being written by another run: name another file", path);
     if (ftruncate(t->fd, 0) != 0 || !write_all(t->fd, head, sizeof head - 1, 0) ||
         !write_all(t->fd, tail, sizeof tail - 1, sizeof head - 1))
         return errmsg_set(e, ST_RESOURCES, "--trace %s cannot be written: %s", path,

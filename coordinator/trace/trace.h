@@ -28,8 +28,9 @@
 typedef struct trace trace;
 typedef struct trace_run trace_run;
 
-/* Begin a trace in the file called path, which is emptied, and start the thread. ST_RESOURCES: it
- * cannot be written, or is no regular file; no memory or thread. *out is NULL then. */
+/* Begin a trace in the file called path, which is emptied, and start the thread. The file is locked
+ * (flock) until close. ST_RESOURCES: it cannot be written, is no regular file, or another trace is
+ * being written to it, which is left as it is; no memory or thread. *out is NULL then. */
 MUST_USE status trace_open(trace **out, const char *path, errmsg *e);
 
 /* Write what is left and close the file; every run has ended. False: the trace is not whole, which

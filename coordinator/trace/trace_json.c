@@ -5,6 +5,7 @@
 #include "common/amount.h"
 #include "common/clock.h"
 #include "coordinator/machine/inventory.h"
+#include "coordinator/text/text_json.h"
 
 #include <jansson.h>
 #include <stdio.h>
@@ -51,10 +52,9 @@ static void put(trace_text *out, json_t *o, bool first)
 static void put_name(trace_text *out, const trace_run *r, const char *what, uint32_t tid,
                      const char *name, bool first)
 {
-    json_t *text = json_string(name); /* NULL: not UTF-8 */
     put(out,
         json_pack("{s:s, s:s, s:i, s:i, s:{s:o}}", "name", what, "ph", "M", "pid", (int)r->pid,
-                  "tid", (int)tid, "args", "name", text != NULL ? text : json_string("?")),
+                  "tid", (int)tid, "args", "name", text_json(name)),
         first);
 }
 

@@ -182,4 +182,11 @@ END
     [[ $CODE == 0 ]]
     pp bench -m "$DEMO" --stages 3 --splits 3 -p 8 -n 4
     [[ $CODE == 2 && $ERR == *'--splits="3" has a wrong number of cuts for --stages="3"'* ]]
+    # Of a list, the largest: what the smaller ones have no stage for is not there to be lost.
+    pp bench -m "$DEMO" --stages 1,3,2 --fault stage=2,at=decode,kind=slow:1 -p 8 -n 4 -r 1 -o json
+    [[ $CODE == 0 && $(grep -c warning: <<<"$ERR") == 0 ]]
+    pp bench -m "$DEMO" --stages 1,3,2 --fault stage=3,at=decode,kind=slow:1 -p 8 -n 4
+    expect_error 2 '--fault="stage=3,at=decode,kind=slow:1" names stage 3, and --stages asks for 3 at most, which are numbered from 0'
+    MEMRA_PP_STAGES=2 pp bench -m "$DEMO" --fault stage=2,kind=kill --sessions 2
+    expect_error 2 'names stage 2, and MEMRA_PP_STAGES asks for 2 at most'
 }

@@ -106,12 +106,40 @@ teardown() { memra_teardown; }
     "$PP" status "$PP_PID" | grep '^run' >"$TEST_DIR/list"
     [[ $(head -n 1 "$TEST_DIR/list") == "run $PP_PID: ready, "* ]]
     [[ $(tail -n 1 "$TEST_DIR/list") == "run $PP_PID (draft model): ready, "* ]]
+    # As JSON the same: the run, and in it the one that drafts for it.
+    "$PP" status "$PP_PID" --json >"$TEST_DIR/list"
+    json_ok "$TEST_DIR/list" '@v == 1 && !exists $l->{called} && $l->{n_stages} == 2 && @{$l->{others}} == 1'
+    json_ok "$TEST_DIR/list" '$l->{others}[0]{called} eq "draft model" && $l->{others}[0]{state} eq "ready"'
+    json_ok "$TEST_DIR/list" "join(' ', sort map { \$_->{pid} } map { @{\$_->{stages}} } \$l, @{\$l->{others}})
+        eq '$(stages_of "$PP_PID" | sort | xargs)'"
     "$PP" status "$PP_PID" --json | grep -q '"n_stages":2'
     kill -KILL "$(stages_of "$PP_PID" | tail -n 1)" # started last
     end_of "$PP_PID" 30
     grep -q 'warning: draft model, stage 0 .* took its place' "$TEST_DIR/text.err"
     run_pp run -p "Once upon a time" -n 280 --temp 0 --draft 0
     cmp "$TEST_DIR/text" "$TEST_DIR/out"
+    assert_nothing_left
+}
+
+@test "run --draft-model: a process that is stopped early is replaced, and drafts then" {
+    run_pp run -p "Once upon a time" -n 250 --temp 0 --draft 0
+    start_pp "$TEST_DIR/text" run -p "Once upon a time" -n 250 --temp 0 --draft-model "$DEMO" --stages 2 \
+        --hang-timeout 0.5 --fault stage=all,at=decode,kind=slow:10,every=1
+    wait_for 20 grep -q 'draft model: demo.gguf' "$TEST_DIR/text.err"
+    kill -STOP "$(stages_of "$PP_PID" | tail -n 1)"
+    end_of "$PP_PID" 30
+    [[ $END_CODE == 0 ]]
+    cmp "$TEST_DIR/out" "$TEST_DIR/text"
+    [[ $(grep -c 'warning: draft model, stage 0 .*stopped by SIGSTOP; pid .* took its place' "$TEST_DIR/text.err") == 1 ]]
+    grep -qE 'drafts: [1-9][0-9]+ of [0-9]+ tokens accepted' "$TEST_DIR/text.err"
+    # Ctrl-C does not wait for one that is stopped.
+    start_pp "$TEST_DIR/more" run -p "Once upon a time" -n 250 --draft-model "$DEMO" --hang-timeout 60 \
+        --fault stage=all,at=decode,kind=slow:50,every=1
+    wait_for 20 has_text "$TEST_DIR/more"
+    kill -STOP "$(stages_of "$PP_PID" | tail -n 1)"
+    kill -INT -- "-$PP_PID"
+    end_of "$PP_PID" 3
+    [[ $END_CODE == 130 ]]
     assert_nothing_left
 }
 
@@ -150,6 +178,37 @@ teardown() { memra_teardown; }
         >"$TEST_DIR/joined"
     run_pp run -p "Once upon" -n 20 --temp 0
     cmp "$TEST_DIR/joined" "$TEST_DIR/out"
+}
+
+@test "run --json: the last line says how it ended, also when it failed" {
+    local fault code error
+    # After some tokens: a stage lost for good, NaN; before any: while loading, no memory.
+    while read -r fault code error; do
+        run_pp run --json -p "Once upon" -n 30 --temp 0 --stages 2 --restarts 0 --fault "$fault"
+        [[ $status == "$code" ]]
+        json_ok "$TEST_DIR/out" "\$l->{stop} eq 'error' && \$l->{error} =~ /$error/"
+        json_ok "$TEST_DIR/out" '$l->{n_generated} == @v - 1 && !grep { exists $_->{stop} } @v[0 .. $#v - 1]'
+    done <<'END'
+stage=1,at=decode,step=3,kind=kill 5 ^stage.1.*SIGKILL
+stage=1,at=decode,step=3,kind=nan 7 NaN.or.infinity
+stage=0,at=load,kind=kill 5 ^stage.0.*while.loading
+stage=1,at=load,kind=oom 4 no.memory
+END
+    # Refused before anything starts; a path is any bytes.
+    run_pp run --json -m "$TEST_DIR/n"$'\xff'"o" -p x
+    [[ $status == 3 ]]
+    json_ok "$TEST_DIR/out" '@v == 1 && $l->{stop} eq "error" && $l->{error} =~ m{/n\x{fffd}o: .*No such file}'
+    run_pp run --json -p x --trace "$TEST_DIR/none/t"
+    [[ $status == 4 ]]
+    json_ok "$TEST_DIR/out" '@v == 1 && $l->{error} =~ /^--trace /'
+    # A signal while it loads.
+    start_pp "$TEST_DIR/json" run -p Once --json --stages 2 --fault stage=1,at=load,kind=slow:20000
+    wait_for 10 has_stages "$PP_PID" 2
+    kill -INT "$PP_PID"
+    end_of "$PP_PID" 5
+    [[ $END_CODE == 130 ]]
+    json_ok "$TEST_DIR/json" '@v == 1 && $l->{stop} eq "interrupted" && !exists $l->{error}'
+    assert_nothing_left
 }
 
 @test "run: characters stay whole, whatever tokens make them up and wherever the text is cut" {
@@ -230,6 +289,19 @@ teardown() { memra_teardown; }
     refused 4 'cannot be read: Is a directory' run -f "$TEST_DIR"
     refused 4 'cannot be read: No such file' run -f "$TEST_DIR/none"
     refused 2 'both give the prompt' run -p x -f "$TEST_DIR/text"
+}
+
+@test "a model's name where a file is meant: the line says where names are known" {
+    local line
+    cd "$TEST_DIR"
+    for line in 'run -p x' plan bench 'gate ppn' 'tokenize -p x' 'logits --tokens 1 -o -'; do
+        # shellcheck disable=SC2086 # words
+        refused 3 '^memra-pp: error: smollm3: No such file; -m takes a GGUF file.* launch/get-model.sh --help lists' \
+            $line -m smollm3
+        # shellcheck disable=SC2086
+        refused 3 'smollm3.gguf: .*No such file' $line -m smollm3.gguf
+    done
+    refused 3 '^memra-pp: error: smollm3: No such file' run -p x -m "$DEMO" --draft-model smollm3
 }
 
 @test "run: options and doors that cannot be meant" {
@@ -431,6 +503,11 @@ teardown() { memra_teardown; }
     refused 4 'no live run has pid 1 below .*/memra-pp \(--run-dir\); status alone lists' status 1
     refused 2 'is not a process id' status x
     refused 2 'unexpected argument' status 1 2
+    # The usual place is not there before the first run; one that is named should be.
+    refused 4 "run directory $TEST_DIR/none cannot be read: No such file .*--run-dir" status \
+        --run-dir "$TEST_DIR/none"
+    refused 4 "run directory $DEMO cannot be read: Not a directory" status 1 --json --run-dir "$DEMO"
+    refused 4 'too long for sockets' status --run-dir "/tmp/$(printf '%0100d' 0)"
     start_pp "$TEST_DIR/text" run -p Once -n -1 --stages 2 \
         --fault 'stage=0,at=decode,kind=slow:20,every=1'
     wait_for 10 has_text "$TEST_DIR/text"
@@ -441,7 +518,7 @@ teardown() { memra_teardown; }
     grep -qE '^1 +[0-9]+ +ready +1 +[0-9]+-[0-9]+ +0 ' "$TEST_DIR/out"
     grep -qE '^0 > 1 +shm ' "$TEST_DIR/out"
     run_pp status "$PP_PID" --json
-    json_ok "$TEST_DIR/out" "\$l->{pid} == $PP_PID && \$l->{state} eq 'ready'"
+    json_ok "$TEST_DIR/out" "\$l->{pid} == $PP_PID && \$l->{state} eq 'ready' && @{\$l->{others}} == 0"
     json_ok "$TEST_DIR/out" '$l->{boundaries}[0]{rows} > 0 && $l->{boundaries}[0]{bytes} > 0'
     json_ok "$TEST_DIR/out" "join(' ', sort map { \$_->{pid} } @{\$l->{stages}}) eq
         '$(stages_of "$PP_PID" | sort | xargs)'"
@@ -470,6 +547,26 @@ teardown() { memra_teardown; }
     run_pp status
     [[ $output == 'no live run' ]]
     assert_nothing_left
+}
+
+@test "a path of any bytes: JSON says it, with U+FFFD for what is no UTF-8" {
+    local model=$TEST_DIR/mö$'\xff'.gguf said='/mö\x{fffd}.gguf'
+    cp "$DEMO" "$model"
+    start_pp "$TEST_DIR/text" run -m "$model" -p Once -n -1 --stages 2 --trace "$TEST_DIR/t.json" \
+        --fault 'stage=0,at=decode,kind=slow:20,every=1'
+    wait_for 10 has_text "$TEST_DIR/text"
+    run_pp status "$PP_PID" --json
+    json_ok "$TEST_DIR/out" "use utf8; \$l->{pid} == $PP_PID && \$l->{model} =~ m{$said\$}"
+    run_pp status --json
+    json_ok "$TEST_DIR/out" "use utf8; \$l->{runs}[0]{model} =~ m{$said\$}"
+    run_pp status
+    grep -qaE "^$PP_PID +ready +2 +1 " "$TEST_DIR/out"
+    kill -INT "$PP_PID"
+    end_of "$PP_PID"
+    iconv -f utf-8 -t utf-8 "$TEST_DIR/t.json" | grep -qaF $'m\xc3\xb6\xef\xbf\xbd.gguf, 2 stages'
+    run_pp bench -m "$model" -p 8 -n 8 -r 1 -o json
+    tr -d '\n' <"$TEST_DIR/out" >"$TEST_DIR/one"
+    json_ok "$TEST_DIR/one" "use utf8; \$l->{model} eq qq{mö\x{fffd}.gguf}"
 }
 
 @test "the coordinator links no CUDA" {

@@ -15,6 +15,26 @@ teardown() { memra_teardown; }
     grep -q 'shared memory for the .*: File too large (ulimit -f bounds it too)' "$TEST_DIR/err"
 }
 
+@test "a limit on stacks is raised where that is allowed, and named where it is not" {
+    local line
+    run_pp run -p Once -n 40 --temp 0
+    local want=$output
+    for line in 'run -p Once -n 40 --temp 0 --stages 2' 'bench --sessions 2 --stages 2 -p 8 -n 8 -r 1' \
+        'gate batch -p 24 -n 1 --stages 2'; do
+        # shellcheck disable=SC2086 # words
+        (ulimit -S -s 64 && exec "$PP" $line >"$TEST_DIR/out" 2>"$TEST_DIR/err")
+        [[ $line != run* || $(<"$TEST_DIR/out") == "$want" ]]
+        status=0
+        # shellcheck disable=SC2086
+        (ulimit -s 64 && exec "$PP" $line >"$TEST_DIR/out" 2>"$TEST_DIR/err") || status=$?
+        [[ $status == 4 && ! -s $TEST_DIR/out && $(wc -l <"$TEST_DIR/err") == 1 ]]
+        grep -qF 'error: the stack is limited to 65.5 kB (ulimit -s), and 1.0 MB are needed' "$TEST_DIR/err"
+    done
+    (ulimit -s 1024 && exec "$PP" run -p Once -n 40 --temp 0 --stages 2 >"$TEST_DIR/out" 2>"$TEST_DIR/err")
+    [[ $(<"$TEST_DIR/out") == "$want" ]]
+    assert_nothing_left
+}
+
 @test "text goes to stdout, the rest to stderr or the log file, by level" {
     run_pp run -p Once -n 2 --log-level warn
     [[ $status == 0 && ! -s $TEST_DIR/err && -s $TEST_DIR/out ]]

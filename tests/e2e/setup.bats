@@ -81,19 +81,36 @@ has() {
     has "$OUT" "[run][-m][$file][-i]"
     pp --model=smollm2 -p x
     is "$CODE" 0
-    has "$OUT" "[run][--model][$file][-p][x]"
+    has "$OUT" "[run][--model=$file][-p][x]"
+    pp -m any.gguf --draft-model smollm2 -p x
+    is "$CODE" 0
+    has "$OUT" "[run][-m][any.gguf][--draft-model][$file][-p][x]"
     fake python3 'exit 1'
     pp -m gemma3-270m
     is "$CODE" 4
     has "$ERR" "get-model: "
     not_called "run -m gemma"
+    # A word that is none says which there are; a file of that name is a file.
+    local word
+    for word in "-m smollm3" "--model=smollm3" "--draft-model smollm3"; do
+        # shellcheck disable=SC2086 # two words
+        pp $word -p x
+        is "$CODE" 2
+        has "$ERR" "get-model: no model 'smollm3'; there are: smollm2, gemma3-270m"
+        not_called "run .*smollm3"
+    done
+    cd "$TEST_DIR"
+    touch smollm3
+    pp -m smollm3 -p x
+    is "$CODE" 0
+    has "$OUT" "[run][-m][smollm3][-p][x]"
 }
 
 @test "without arguments: the demo model through 2 stages" {
     pp
     is "$CODE" 0
-    has "$OUT" "stages=2 devices=auto"
-    has "$OUT" "[run][-m][$CLONE/launch/demo/demo.gguf][-p][Once upon a time]"
+    has "$OUT" "stages=unset devices=auto"
+    has "$OUT" "[run][-m][$CLONE/launch/demo/demo.gguf][--default-stages][2][-p][Once upon a time]"
     is "$ERR" "pp-run: configuring build/release
 pp-run: building build/release"
     not_called '^apt-get'
@@ -118,6 +135,7 @@ pp-run: building build/release"
         pp $m
         has "$OUT" "stages=unset devices=auto"
         has "$OUT" "[run][-p][Once upon a time][${m// /][}]"
+        [[ $OUT != *default-stages* ]]
     done
     MEMRA_PP_STAGES=3 pp -m any.gguf
     has "$OUT" "stages=3"
@@ -126,8 +144,6 @@ pp-run: building build/release"
 @test "a number of stages that is given is left alone" {
     MEMRA_PP_STAGES=3 pp
     has "$OUT" "stages=3"
-    MEMRA_PP_STAGES='' pp
-    has "$OUT" "stages=2"
     pp --stages 4
     has "$OUT" "stages=unset"
     has "$OUT" "[--stages][4]"
@@ -160,7 +176,7 @@ pp-run: building build/release"
     pp -p --yes
     has "$OUT" "[-p][--yes]"
     pp -p -m
-    has "$OUT" "stages=2"
+    has "$OUT" "[--default-stages][2]"
     pp -p "a  b
 c" -f ""
     has "$OUT" "[-p][a  b

@@ -112,6 +112,26 @@ seen() { # NAME: how often
     [[ -z $OUT ]]
 }
 
+@test "a second run does not write over the trace of one that still runs" {
+    start_pp "$TEST_DIR/first" run -m "$DEMO" -p x -n 60 --temp 0 --stages 2 --trace "$TRACE" \
+        --fault 'stage=1,at=decode,kind=slow:20,every=1'
+    wait_for 10 grep -q '"decode steps"' "$TRACE"
+    local command
+    for command in 'run -p x -n 1' 'bench -p 8 -n 8 -r 1' 'gate ppn -p 24 -n 1'; do
+        # shellcheck disable=SC2086 # words
+        pp $command -m "$DEMO" --trace "$TRACE"
+        expect_error 4 "--trace $TRACE is being written by another run: name another file"
+        [[ -z $OUT ]]
+    done
+    end_of "$PP_PID"
+    [[ $END_CODE == 0 ]]
+    check 2
+    [[ $(seen decode) == $((2 * 59)) ]]
+    pp run -m "$DEMO" -p x -n 1 --trace "$TRACE" # which is free again
+    [[ $CODE == 0 ]]
+    check 1
+}
+
 @test "a disk that is full ends the trace, not the run" {
     start_pp "$TEST_DIR/out" bench -m "$DEMO" -p 64 -n 400 -r 1000 --sessions 4 --stages 2 --trace "$TRACE"
     wait_for 10 grep -q '"decode steps"' "$TRACE"

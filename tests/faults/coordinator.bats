@@ -179,6 +179,11 @@ none_left() {
     run -4 "$PP" run -m "$DEMO" -p Once -n 1 --log-level error --run-dir "$RUN_DIR/file"
     [[ ${#lines[@]} == 1 && $output == *"--run-dir"* ]]
     rm "$RUN_DIR/file"
+    mkdir "$RUN_DIR/real"
+    ln -s real "$RUN_DIR/link"
+    run -4 "$PP" run -m "$DEMO" -p Once -n 1 --log-level error --run-dir "$RUN_DIR/link"
+    [[ ${#lines[@]} == 1 && $output == *"$RUN_DIR/link is a symbolic link"*"--run-dir"* ]]
+    rm -r "$RUN_DIR/link" "$RUN_DIR/real"
     run -4 "$PP" run -m "$DEMO" -p Once -n 1 --log-level error --run-dir "$RUN_DIR/$(printf 'x%.0s' {1..100})"
     [[ ${#lines[@]} == 1 && $output == *"too long"* ]]
     if [[ $(id -u) == 0 ]]; then

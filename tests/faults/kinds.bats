@@ -41,27 +41,50 @@ KILLED='stage=1,at=decode,kind=kill'
     local at
     for at in prime decode; do
         story "stage=1,at=$at,kind=cuda"
-        goes_on 1 'stage 1 \(pid [0-9]+\): the device failed \(injected: kind=cuda\).*; pid '
+        goes_on 1 'stage 1 \(pid [0-9]+, layers [0-9]+-[0-9]+\): the device failed \(injected: kind=cuda\).*; pid '
     done
     story "$KILLED;stage=2,at=recovery,kind=cuda"
-    goes_on 2 'stage 2 \(pid [0-9]+\): the device failed'
+    goes_on 2 'stage 2 \(pid [0-9]+, layers [0-9]+-[0-9]+\): the device failed'
     story "$KILLED;stage=1,at=recovery,kind=cuda" # the replacement itself
-    goes_on 1 'stage 1 \(pid [0-9]+\): the device failed.*once more'
+    goes_on 1 'stage 1 \(pid [0-9]+, layers [0-9]+-[0-9]+\): the device failed.*once more'
     story "stage=1,at=load,kind=cuda"
-    expect_error 5 'stage 1 \(pid [0-9]+\): the device failed'
+    expect_error 5 'stage 1 \(pid [0-9]+, layers [0-9]+-[0-9]+\): the device failed'
     story "stage=1,at=decode,kind=cuda" --restarts 0
-    expect_error 5 'stage 1 \(pid [0-9]+\): the device failed'
+    expect_error 5 'stage 1 \(pid [0-9]+, layers [0-9]+-[0-9]+\): the device failed'
     assert_nothing_left
 }
 
 @test "oom: a load that gets no memory ends the run with 4, a replacement that gets none is tried again" {
     undisturbed
     story "stage=1,at=load,kind=oom"
-    expect_error 4 'stage 1 \(pid [0-9]+\): an allocation was refused'
+    expect_error 4 'stage 1 \(pid [0-9]+, layers [0-9]+-[0-9]+\): no memory, an allocation was refused'
     story "$KILLED;stage=1,at=recovery,kind=oom"
-    goes_on 1 'stage 1 \(pid [0-9]+\): an allocation was refused.*once more'
+    goes_on 1 'stage 1 \(pid [0-9]+, layers [0-9]+-[0-9]+\): no memory, an allocation was refused.*once more'
     story "$KILLED;stage=1,at=recovery,kind=oom,every=1" --restarts 3
     expect_error 5 'stage 1 .*an allocation was refused.*it was replaced 3 times'
+    assert_nothing_left
+}
+
+@test "a fault whose moment did not come is told, one that came is not" {
+    undisturbed
+    story "stage=1,at=decode,step=99999,kind=kill;stage=0,at=decode,kind=slow:1,every=1;stage=2,at=recovery,kind=exit"
+    [[ $CODE == 0 && $OUT == "$WANT" ]]
+    [[ $(grep -c warning: <<<"$ERR") == 2 ]]
+    grep -qxF "memra-pp: warning: --fault: stage=1,at=decode,step=99999,kind=kill never happened, its moment did not come" <<<"$ERR"
+    grep -qF "warning: --fault: stage=2,at=recovery,kind=exit never happened" <<<"$ERR"
+    story "stage=1,at=decode,kind=kill;stage=2,at=recovery,kind=slow:1"
+    goes_on 1 'stage 1 .*SIGKILL'
+    has_no 'never happened' "$TEST_DIR/err"
+    # Of all that are opened, one is enough; a run that ended otherwise has said how.
+    MEMRA_PP_FAULT="stage=1,at=prime,kind=slow:1;stage=0,at=decode,kind=slow:1" pp bench -p 8 -n 8 -r 1 \
+        --stages 2,1 -m "$DEMO"
+    [[ $CODE == 0 && $(grep -c warning: <<<"$ERR") == 0 ]]
+    MEMRA_PP_FAULT="stage=0,at=recovery,kind=kill" pp logits --tokens 1,2 -m "$DEMO" -o "$TEST_DIR/logits"
+    [[ $CODE == 0 ]]
+    grep -q 'warning: MEMRA_PP_FAULT: stage=0,at=recovery,kind=kill never happened' <<<"$ERR"
+    story "stage=1,at=load,kind=oom;stage=1,at=decode,kind=kill"
+    expect_error 4 'no memory'
+    has_no 'never happened' "$TEST_DIR/err"
     assert_nothing_left
 }
 

@@ -187,6 +187,29 @@ begin_story() {
     story --restarts 3 --restart-window 30 --fault "stage=1,at=decode,kind=exit,every=1"
     expect_error 5 "stage 1 .*exit code 70; it was replaced 3 times in 30 s, as often as --restarts allows"
     [[ $(grep -c 'took its place' <<<"$ERR") == 3 ]]
+    # The pauses before the second and the third, twice as long, are told apart from their starts.
+    local told
+    told=$(grep 'took its place' <<<"$ERR")
+    grep -qE '\(end [0-9.]+, start [0-9.]+, ' <(head -n 1 <<<"$told")
+    grep -qE '\(end [0-9.]+, waited 0\.0(2[5-9]|[34][0-9]), start [0-9.]+, ' <(sed -n 2p <<<"$told")
+    grep -qE '\(end [0-9.]+, waited 0\.0([5-9][0-9]), start [0-9.]+, ' <(sed -n 3p <<<"$told")
+    # What is told adds up.
+    perl -ne '/after ([\d.]+) s \(end ([\d.]+), (?:waited ([\d.]+), )?start ([\d.]+), .* ([\d.]+)\)/ &&
+        abs($1 - $2 - ($3 // 0) - $4 - $5) < 0.004 or die' <<<"$told"
+    assert_nothing_left
+}
+
+@test "a stage program that is gone when it is needed: the stage, its loss and the program are named" {
+    cp "$STAGE" "$TEST_DIR/stage"
+    start_pp "$TEST_DIR/text" run -m "$DEMO" -p "Once" --temp 0 --stages 2 -n 200 \
+        --stage-program "$TEST_DIR/stage" --fault "stage=0,at=decode,kind=slow:20,every=1"
+    wait_for 10 test -s "$TEST_DIR/text"
+    rm "$TEST_DIR/stage"
+    kill -KILL "$(pid_of_stage 1)"
+    end_of "$PP_PID"
+    CODE=$END_CODE
+    expect_error 4 "stage 1 \(pid [0-9]+, layers 4-7\) .*SIGKILL; nothing can take its place: cannot start $TEST_DIR/stage: No such file" \
+        "$TEST_DIR/text.err"
     assert_nothing_left
 }
 

@@ -42,7 +42,7 @@ story() {
     story -n 1 --stage-program /bin/true
     expect_error 5 'stage . .* while loading: ended with exit code 0; it had said nothing: is it a stage program\? \(--stage-program\)'
     story -n 1 --stage-program /tmp
-    expect_error 4 'cannot (start|run) .*/tmp.*--stage-program'
+    expect_error 4 'stage . \(layers .*\): cannot start .*/tmp.*--stage-program'
     assert_nothing_left
 }
 

@@ -293,6 +293,8 @@ busy() {
 2 ppn -m $DEMO -p 500 --ctx 128
 2 ppn -m $DEMO --ctx 20
 2 ppn -m $DEMO --stages 9
+2 ppn -m $DEMO -p 24 -n 1 --stages 1
+2 all -m $DEMO -p 24 -n 1 --stages 0
 2 prime -m $DEMO --stages 9
 2 transport -m $DEMO --stages 3 --splits 4,8
 3 ppn -m $TEST_DIR/none.gguf

@@ -53,6 +53,27 @@ static void spread_of_waits(void **state)
     near(s.p99, 9);
 }
 
+/* Of three that come together two had no wait of their own: the median is that of a real one. */
+static void waits_are_stretches_of_silence(void **state)
+{
+    (void)state;
+    const uint64_t ms = 1000000;
+    const uint64_t told[] = {10 * ms,     10 * ms + 100, 10 * ms + 19900, 14 * ms,
+                             14 * ms + 1, 14 * ms + 2,   15 * ms};
+    double x[7];
+    assert_int_equal(waits_of(x, told, 7, 8 * ms), 3);
+    near(x[0], 2);
+    near(x[1], 4 - 0.0199);
+    near(x[2], 1 - 0.000002);
+    near(spread_of(x, 3).p50, 2);
+    assert_int_equal(waits_of(x, told, 1, 8 * ms), 1);
+    near(x[0], 2);
+    const uint64_t fast[] = {ms + 10000, ms + 12000, ms + 30000};
+    assert_int_equal(waits_of(x, fast, 3, ms), 1); /* nothing but at once: the mean */
+    near(x[0], 0.01);
+    assert_int_equal(waits_of(x, fast, 0, ms), 0);
+}
+
 static void bytes_of_a_token(void **state)
 {
     (void)state;
@@ -109,6 +130,7 @@ int main(void)
         cmocka_unit_test(spread_of_a_few),
         cmocka_unit_test(spread_of_one),
         cmocka_unit_test(spread_of_waits),
+        cmocka_unit_test(waits_are_stretches_of_silence),
         cmocka_unit_test(bytes_of_a_token),
         cmocka_unit_test(bandwidth_is_measured),
         cmocka_unit_test(an_interrupt_ends_the_measurement),

@@ -437,6 +437,16 @@ static void fault_names_only_stages_that_there_are(void **state)
     BAD1(DOOR_FAULT, "stage=1,kind=kill", "MEMRA_PP_FAULT", "MEMRA_PP_STAGES=unset");
     GOOD({DOOR_FAULT, "stage=0,kind=kill"});
     GOOD({DOOR_FAULT, "stage=all,kind=kill"});
+    /* On one stream there is one process, which is named as stage 0. */
+    bad(
+        (const setting[]){{DOOR_STAGES, "2"},
+                          {DOOR_STREAMS, "0"},
+                          {DOOR_FAULT, "stage=1,kind=kill"},
+                          {0, NULL}},
+        PARTS("MEMRA_PP_FAULT=\"stage=1,kind=kill\" names a stage that is in the process of "
+              "stage 0 with MEMRA_PP_STREAMS=\"0\""));
+    GOOD({DOOR_STAGES, "2"}, {DOOR_STREAMS, "0"}, {DOOR_FAULT, "stage=0,kind=kill"});
+    GOOD({DOOR_STAGES, "2"}, {DOOR_STREAMS, "0"}, {DOOR_FAULT, "stage=all,kind=kill"});
 }
 
 static void a_flag_is_named_when_the_value_came_from_it(void **state)
@@ -536,31 +546,10 @@ static void messages_are_one_safe_line(void **state)
     BAD1(DOOR_STAGES, "2\"\\\r\n", "MEMRA_PP_STAGES=\"2\\\"\\\\\\x0d\\x0a\"");
 }
 
-static void devices_are_dealt_out(void **state)
-{
-    (void)state;
-    errmsg e = {0};
-    doors d;
-    door_values v = {0};
-    v.value[DOOR_DEVICES] = "cpu:0,cpu:1";
-    assert_int_equal(doors_parse(&d, &v, &e), ST_BAD_DOOR);
-    errmsg_clear(&e);
-    v.stages_elsewhere = true;
-    assert_int_equal(doors_parse(&d, &v, &e), ST_OK);
-    d.n_stages = 3;
-    doors_deal_devices(&d);
-    assert_int_equal(d.n_devices, 3);
-    assert_int_equal(d.device[2].index, 0);
-    d.n_stages = 1;
-    doors_deal_devices(&d);
-    assert_int_equal(d.n_devices, 1);
-}
-
 int main(void)
 {
     tap_begin(20);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(devices_are_dealt_out),
         cmocka_unit_test(each_number_is_decimal_digits_only),
         cmocka_unit_test(each_number_refuses_overflow),
         cmocka_unit_test(unset_and_empty_are_the_default),

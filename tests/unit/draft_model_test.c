@@ -294,6 +294,19 @@ static void used_where_it_is_faster(void **state)
     assert_in_range(c.n_verifies, 0, 4);
 }
 
+/* The first answer takes long, as where it has a long prompt to read, or its process is stopped and
+ * replaced: what comes after it does not, and is used. */
+static void a_first_answer_that_is_held_up_is_forgiven(void **state)
+{
+    (void)state;
+    uint64_t n = 0;
+    for (uint32_t tries = 0; tries < 4 && n <= N_TOKENS / 4; tries++)
+        n = left_to_itself("stage=all,at=decode,kind=slow:6,every=1",
+                           "stage=0,at=prime,kind=slow:500")
+                .n_accepted;
+    assert_true(n > N_TOKENS / 4);
+}
+
 /* A seat left while its answer is on its way. */
 static void left_early(void **state)
 {
@@ -326,6 +339,7 @@ int main(void)
         cmocka_unit_test(its_death_costs_time),
         cmocka_unit_test(it_can_be_lost),
         cmocka_unit_test(used_where_it_is_faster),
+        cmocka_unit_test(a_first_answer_that_is_held_up_is_forgiven),
         cmocka_unit_test(left_early),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);

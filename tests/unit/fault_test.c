@@ -126,7 +126,13 @@ static void kinds_are_refused_where_they_cannot_be(void **state)
                     i == 3 ? "kind=oom: at load or recovery" : "kind=nan: at prime, decode");
         }
     }
-    bad("stage=0,kind=oom,step=3", "stage=0,kind=oom,step=3", "no step is in hand");
+    /* What it says is what is wrong: a prompt's chunk is a step, and allocates nothing. */
+    bad("stage=0,kind=oom,step=3", "stage=0,kind=oom,step=3",
+        "names a step, and kind=oom is of load and recovery");
+    bad("stage=0,at=prime,kind=oom,step=3", "stage=0,at=prime,kind=oom,step=3",
+        "allocates nothing there");
+    bad("stage=0,at=idle,kind=kill,step=3", "stage=0,at=idle,kind=kill,step=3",
+        "no step is in hand");
 }
 
 static void each_place_is_known(void **state)
