@@ -41,13 +41,19 @@ template <class T> static T *device(uint64_t n)
     return p;
 }
 
-// The same as a prompt's rows: packed weights are expanded first.
-static double prompt_us(const cuda_prompt &prompt, const product &p, cuda_form form,
-                        uint32_t n_rows)
+static uint64_t bytes_of(const product &p, cuda_form form)
 {
     uint64_t bytes = 0;
     for (uint32_t i = 0; i < p.n; i++)
         bytes += (uint64_t)p.n_out[i] / TILE_OUT * cuda_tile_bytes(form, p.n_in);
+    return bytes;
+}
+
+// The same as a prompt's rows: packed weights are expanded first.
+static double prompt_us(const cuda_prompt &prompt, const product &p, cuda_form form,
+                        uint32_t n_rows)
+{
+    uint64_t bytes = bytes_of(p, form);
     int copies = (int)(POOL / bytes);
     OK(cuda_prepare_many(stream, prepared, exponents, x, p.n_in, n_rows));
     return median_us(std::max(copies, 4), [&](int k) {
@@ -67,9 +73,7 @@ static double prompt_us(const cuda_prompt &prompt, const product &p, cuda_form f
 
 static double product_us(const product &p, cuda_form form, uint32_t n_rows, uint32_t n_sms)
 {
-    uint64_t bytes = 0;
-    for (uint32_t i = 0; i < p.n; i++)
-        bytes += (uint64_t)p.n_out[i] / TILE_OUT * cuda_tile_bytes(form, p.n_in);
+    uint64_t bytes = bytes_of(p, form);
     int copies = (int)(POOL / bytes);
     OK(cuda_prepare_many(stream, prepared, exponents, x, p.n_in, n_rows));
     return median_us(std::max(copies, 4), [&](int k) {
@@ -105,9 +109,7 @@ static void bench_products(const cuda_prompt &prompt)
                     printf(" %9.1f", us);
                     if (p.n_out[0] == VOCAB) continue;
                     total += us;
-                    for (uint32_t i = 0; i < p.n; i++)
-                        bytes +=
-                            (double)p.n_out[i] / TILE_OUT * cuda_tile_bytes(forms[f], p.n_in);
+                    bytes += (double)bytes_of(p, forms[f]);
                 }
                 printf("  %.1f, %.0f\n", total, bytes / total / 1e3);
             }
