@@ -104,11 +104,11 @@ static status print_last_json(const generate_request *q, const generate_result *
 static void print_failed_json(const generate_request *q, generate_result *r, const errmsg *why)
 {
     errmsg ignored = {0};
-    bool interrupted = why->code == ST_INTERRUPTED;
-    r->stop = interrupted ? STOP_INTERRUPTED : STOP_ERROR;
+    bool stopped = why->code == ST_INTERRUPTED;
+    r->stop = stopped ? STOP_INTERRUPTED : STOP_ERROR;
     status s = why->code == ST_CLOSED
                    ? ST_OK
-                   : print_last_json(q, r, interrupted ? NULL : why, &ignored);
+                   : print_last_json(q, r, stopped ? NULL : why, &ignored);
     (void)s; /* the run ends with its own error */
 }
 

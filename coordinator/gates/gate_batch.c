@@ -392,6 +392,8 @@ static status canary_run(work *w, const gate_cuts *c, const canary *k, errmsg *e
     a.cuts = pipeline_plan(p)->cuts;
     bool runs = !k->how.sharing || can_share(w, p);
     if (k->by_hosts || k->how.by_hosts) runs = pipeline_goes_ahead(p);
+    step_doors d = doors_of(w, &unsplit);
+    if (k->unsplit || k->how.unsplit) runs = gate_may_unsplit(w->g, p, &d);
     status s = ST_OK;
     if (runs) s = arm_run(w, p, &a, c->n_stages, &k->how, as, e);
     pipeline_close(p);

@@ -327,9 +327,12 @@ static status canary_run(work *w, const gate_cuts *c, const char *fault_text, co
     gate_setup setup = {.fault = fault_text, .n_sessions = 2, .unsplit = true};
     TRY(gate_pipe_open(&p, w->g, c, &setup, e));
     arm_name(&a, w, c->n_stages, how);
-    status s = arm_run(w, p, c->n_stages, how, &a, e);
+    step_doors d = doors_of(w, how->chunk, true);
+    d.prime_pp = false;
+    bool runs = how->way != UNSPLIT || gate_may_unsplit(w->g, p, &d);
+    status s = runs ? arm_run(w, p, c->n_stages, how, &a, e) : ST_OK;
     pipeline_close(p);
-    if (s == ST_OK) gate_report_canary(w->g->report, &a, broken, because);
+    if (s == ST_OK && runs) gate_report_canary(w->g->report, &a, broken, because);
     return s;
 }
 

@@ -384,9 +384,11 @@ static status canary_run(work *w, const gate_cuts *c, const canary *k, errmsg *e
     gate_arm_begin(&a, "spec", "K=%u, sampled", k->how.depth);
     gate_setup setup = {.fault = k->fault, .n_sessions = N_SESSIONS, .unsplit = true};
     TRY(gate_pipe_open(&p, w->g, k->one_stage ? &one : c, &setup, e));
-    status s = arm_run(w, p, &a, c->n_stages, &k->how, e);
+    step_doors d = doors_of(w, true);
+    bool runs = !k->how.unsplit || gate_may_unsplit(w->g, p, &d);
+    status s = runs ? arm_run(w, p, &a, c->n_stages, &k->how, e) : ST_OK;
     pipeline_close(p);
-    if (s == ST_OK) gate_report_canary(w->g->report, &a, k->broken, k->because);
+    if (s == ST_OK && runs) gate_report_canary(w->g->report, &a, k->broken, k->because);
     return s;
 }
 

@@ -67,6 +67,17 @@ struct walk_share {
     }
 };
 
+// As barrier_wait, but asleep for up to a millisecond at a time: of a warp that others beside it
+// are not to wait for.
+__device__ __forceinline__ void wait_aside(uint64_t *b, uint32_t parity)
+{
+    asm volatile("{\n.reg .pred p;\n"
+                 "again: mbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1, %2;\n"
+                 "@p bra done;\nbra again;\ndone:\n}" ::"r"(shared_address(b)),
+                 "r"(parity), "r"(1000000)
+                 : "memory");
+}
+
 // A ring as the warp that fills it has it: one lane's.
 struct walk_feed {
     char *slots;
@@ -129,7 +140,7 @@ struct walk_feed {
             used.units(w, w.n_blocks / cuda_unit_blocks((cuda_form)w.form[used.part]), &begin, &n);
             for (uint32_t k = 0; k < n; k += each) {
                 if (!find(warp)) return;
-                barrier_wait(empty + slot, parity);
+                wait_aside(empty + slot, parity);
                 parity ^= slot + 1 == n_slots;
                 copy();
             }

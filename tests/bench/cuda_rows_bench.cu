@@ -28,7 +28,7 @@ static const cuda_form forms[] = {FORM_F16, FORM_Q8, FORM_Q4K, FORM_Q6K};
 static const char *const names[] = {"f16/bf16", "q8_0", "q4_k", "q6_k"};
 static const uint32_t counts[] = {2, 8, 16, 32, 64};
 
-static char *pool;
+static char *pool, *expanded;
 static float *x, *out;
 static void *prepared;
 static int32_t *exponents;
@@ -41,11 +41,39 @@ template <class T> static T *device(uint64_t n)
     return p;
 }
 
-static double product_us(const product &p, cuda_form form, uint32_t n_rows, uint32_t n_sms)
+static uint64_t bytes_of(const product &p, cuda_form form)
 {
     uint64_t bytes = 0;
     for (uint32_t i = 0; i < p.n; i++)
         bytes += (uint64_t)p.n_out[i] / TILE_OUT * cuda_tile_bytes(form, p.n_in);
+    return bytes;
+}
+
+// The same as a prompt's rows: packed weights are expanded first.
+static double prompt_us(const cuda_prompt &prompt, const product &p, cuda_form form,
+                        uint32_t n_rows)
+{
+    uint64_t bytes = bytes_of(p, form);
+    int copies = (int)(POOL / bytes);
+    OK(cuda_prepare_many(stream, prepared, exponents, x, p.n_in, n_rows));
+    return median_us(std::max(copies, 4), [&](int k) {
+        const char *at = pool + k % copies * bytes;
+        for (uint32_t i = 0; i < p.n; i++) {
+            cuda_matrix m = {at, form, p.n_in, p.n_out[i], 0};
+            at += (uint64_t)p.n_out[i] / TILE_OUT * cuda_tile_bytes(form, p.n_in);
+            if (form != FORM_F16) {
+                OK(cuda_expand(stream, expanded, &m, 0, p.n_out[i] / TILE_OUT));
+                m = {expanded, FORM_F16, p.n_in, p.n_out[i], 0};
+            }
+            OK(cuda_matmul_many(stream, &prompt, out, p.n_out[i], &m, prepared, exponents, nullptr,
+                                n_rows));
+        }
+    });
+}
+
+static double product_us(const product &p, cuda_form form, uint32_t n_rows, uint32_t n_sms)
+{
+    uint64_t bytes = bytes_of(p, form);
     int copies = (int)(POOL / bytes);
     OK(cuda_prepare_many(stream, prepared, exponents, x, p.n_in, n_rows));
     return median_us(std::max(copies, 4), [&](int k) {
@@ -63,25 +91,28 @@ static double product_us(const product &p, cuda_form form, uint32_t n_rows, uint
     });
 }
 
-static void bench_products(uint32_t n_sms)
+static void bench_products(const cuda_prompt &prompt)
 {
-    printf("%-9s %5s", "us", "rows");
+    printf("%-9s %5s %-6s", "us", "rows", "by");
     for (const product &p : products)
         printf(" %9s", p.name);
     printf("  a layer: us, GB/s\n");
     for (int f = 0; f < 4; f++) {
         for (uint32_t n_rows : counts) {
-            double total = 0, bytes = 0;
-            printf("%-9s %5u", names[f], n_rows);
-            for (const product &p : products) {
-                double us = product_us(p, forms[f], n_rows, n_sms);
-                printf(" %9.1f", us);
-                if (p.n_out[0] == VOCAB) continue;
-                total += us;
-                for (uint32_t i = 0; i < p.n; i++)
-                    bytes += (double)p.n_out[i] / TILE_OUT * cuda_tile_bytes(forms[f], p.n_in);
+            for (bool prompts : {false, true}) {
+                double total = 0, bytes = 0;
+                if (prompts && n_rows < 16) continue;
+                printf("%-9s %5u %-6s", names[f], n_rows, prompts ? "prompt" : "rows");
+                for (const product &p : products) {
+                    double us = prompts ? prompt_us(prompt, p, forms[f], n_rows)
+                                        : product_us(p, forms[f], n_rows, prompt.n_sms);
+                    printf(" %9.1f", us);
+                    if (p.n_out[0] == VOCAB) continue;
+                    total += us;
+                    bytes += (double)bytes_of(p, forms[f]);
+                }
+                printf("  %.1f, %.0f\n", total, bytes / total / 1e3);
             }
-            printf("  %.1f, %.0f\n", total, bytes / total / 1e3);
         }
     }
 }
@@ -157,13 +188,17 @@ int main(int argc, char **argv)
     OK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
     OK(cuda_matmul_rows_setup());
     pool = device<char>(POOL);
+    expanded = device<char>((uint64_t)VOCAB * EMBD * 2);
     x = device<float>((uint64_t)ROWS * FF);
     out = device<float>((uint64_t)ROWS * VOCAB);
     prepared = device<char>((uint64_t)ROWS * FF * 2);
     exponents = device<int32_t>(ROWS);
     fill<<<2048, 256, 0, stream>>>((uint32_t *)pool, POOL / 4, 1);
     fill_f32<<<ROWS * FF / 256, 256, 0, stream>>>(x, (uint64_t)ROWS * FF);
-    bench_products(p.multiProcessorCount);
+    cuda_prompt prompt = {};
+    OK(cuda_prompt_setup(&prompt));
+    prompt.n_sms = p.multiProcessorCount;
+    bench_products(prompt);
     bench_others(argc > 1 ? (uint32_t)atoi(argv[1]) : 511);
     return 0;
 }

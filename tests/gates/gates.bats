@@ -211,6 +211,15 @@ killed() {
     assert_nothing_left
 }
 
+# What one device alone can do is left out, by name; the others go on.
+@test "the canaries of stages on two devices are noticed" {
+    gate all -m "$DEMO" --canary --stages 2 --devices cpu,cpu:0
+    expect 1 "^red: .*all [0-9]+ canaries were noticed"
+    no_line "^GREEN"
+    [[ $(grep -c "left out: MEMRA_PP_STREAMS=0" <<<"$OUT") == 1 ]]
+    assert_nothing_left
+}
+
 # Twice as many busy loops as processors, until the test ends.
 busy() {
     local i

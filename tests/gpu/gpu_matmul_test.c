@@ -1,5 +1,6 @@
 /* Products on the GPU: near the cpu's, and the same bits for a row whatever stands beside it and
  * whichever kernel takes it (one row, up to 16, prompts). */
+#include "common/cuda_form.h"
 #include "kernels/cpu/convert.h"
 #include "tests/support/gpu_check.h"
 #include "tests/support/tap.h"
@@ -180,7 +181,7 @@ static void streamed_as_held(seeded *s, dtype type, uint32_t n_in, uint32_t n_ou
     rows_of(&cpu, values, &on_cpu, n_out);
     for (uint64_t i = 0; i < n; i++) {
         const uint8_t *block = (const uint8_t *)stored + i / 256 * 144;
-        bool q4k = type == DT_Q4_K;
+        bool q4k = cuda_form_of(type, n_in) == FORM_Q4K;
         rounded[i] =
             f16_of_f32(q4k ? streamed_q4k(block, (uint32_t)(i % 256), values[i]) : values[i]);
     }
@@ -463,9 +464,10 @@ static void fused_ops_are_their_parts(void **state)
         fused_as_parts(&s, 256, 512, 80, i % 2, sizes[i / 2]);
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
     if (!gpu_begin(&cpu, &gpu, 300)) return 0;
+    if (argc > 1) cmocka_set_test_filter(argv[1]);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(products_are_near_the_cpus),
         cmocka_unit_test(a_row_does_not_see_its_neighbours),

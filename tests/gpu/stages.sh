@@ -73,7 +73,7 @@ gates() {
         done
     done
     check "all gates, N = $n, reversed" 100 "$pp" gate all "${small[@]}" --stages "$n" \
-        --splits even --devices "$(place "$n" reversed)" --kills 4
+        --splits "$(equal "$n")" --devices "$(place "$n" reversed)" --kills 4
     ((n < 4)) || check "all gates, N = $((n - 1))" 100 "$pp" gate all "${small[@]}" \
         --stages $((n - 1)) --splits "$(equal $((n - 1)))" --devices "$(place $((n - 1)))" --kills 4
     check_code 1 "canaries, all red" 100 "$pp" gate all --canary "${small[@]}" --stages "$n" \
