@@ -96,7 +96,8 @@ static status refuse_beside(const door_text *t, const door_values *v, door_id ot
     if (text != NULL && *text != '\0')
         doortext_quote(beside, text, strlen(text));
     else if (other == DOOR_STAGES && v->default_stages > 0)
-        snprintf(beside, sizeof beside, "unset, %u by default", v->default_stages);
+        snprintf(beside, sizeof beside, "unset, %u by default (--stages N says otherwise)",
+                 v->default_stages);
     return errmsg_set(t->e, ST_BAD_DOOR, "%s=%s %s %s=%s; rule: %s", doors_name(t->d, t->id),
                       doortext_quote(quoted, t->text, strlen(t->text)), why,
                       doors_name(t->d, other), beside, table[t->id].rule);

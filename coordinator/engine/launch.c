@@ -2,12 +2,14 @@
  * spawned last to first, told what they are, stopped first to last. */
 #include "coordinator/engine/engine.h"
 
+#include "common/amount.h"
 #include "common/boundary.h"
 #include "common/clock.h"
 #include "common/journal.h"
 #include "common/loan.h"
 #include "common/log.h"
 #include "coordinator/machine/inventory.h"
+#include "coordinator/machine/limits.h"
 #include "coordinator/machine/unsplit.h"
 
 #include <errno.h>
@@ -20,6 +22,8 @@
 #include "build_id.h"
 
 #define STOP_LIMIT_MS 700u
+#define DESCRIPTORS 24u /* of a pipeline; 14 without anybody who asks, and with no trace */
+#define DESCRIPTORS_OF_STAGE 8u /* 6 while nothing happens */
 #define QUIET_LIMIT_MS 300u /* of it, at most, for loans to be given back */
 #define QUIET_LOOK_US 500u
 /* A stage's own wait on a boundary: the coordinator's supervision is what ends it, this is for a
@@ -76,9 +80,19 @@ static status keep_rundir(pipeline *p, errmsg *e)
     return ST_OK;
 }
 
+/* libzmq aborts where it finds none: what a pipeline and its stages open here, and what answering
+ * and replacing take meanwhile. */
+static status check_descriptors(const pipeline *p, errmsg *e)
+{
+    char who[64];
+    snprintf(who, sizeof who, "a pipeline of %u stage%s", p->n_stages, plural(p->n_stages));
+    return limits_descriptors(DESCRIPTORS + DESCRIPTORS_OF_STAGE * p->n_stages, who, e);
+}
+
 status launch_prepare(pipeline *p, errmsg *e)
 {
     char endpoint[128];
+    TRY(check_descriptors(p, e));
     TRY(rundir_open(&p->dir, p->o.run_dir, e));
     if (pipe2(p->death_pipe, O_CLOEXEC) != 0)
         return errmsg_set(e, ST_RESOURCES, "pipe: %s", strerror(errno));

@@ -16,6 +16,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #define PAUSE_FIRST_MS 25u /* before the second replacement within the window; then twice as long */
 #define PAUSE_MAX_MS   3200u
@@ -31,6 +32,13 @@ static uint32_t losses(const pipeline *p, const stage_slot *t)
     for (uint64_t i = t->n_lost; i > 0 && t->n_lost - i < RESTARTS_MAX; i--)
         n += now - t->lost_at_ns[(i - 1) % RESTARTS_MAX] < window_ns;
     return n;
+}
+
+static uint64_t note_loss(stage_slot *t)
+{
+    uint64_t now = now_ns();
+    t->lost_at_ns[t->n_lost++ % RESTARTS_MAX] = now;
+    return now;
 }
 
 /* A replacement would meet the same. */
@@ -87,8 +95,7 @@ status recover_lost(pipeline *p, uint32_t s, const errmsg *why, errmsg *e)
     stage_slot *t = &p->stage[s];
     if (t->state == SLOT_LOST) return ST_OK;
     TRY(give_up(p, s, why, e));
-    uint64_t now = now_ns();
-    t->lost_at_ns[t->n_lost++ % RESTARTS_MAX] = now;
+    uint64_t now = note_loss(t);
     if (t->lost_pid != 0) log_warn("%s; once more", why->text);
     if (t->lost_pid == 0) {
         t->lost_pid = t->pid;
@@ -125,6 +132,32 @@ static bool loans_are_back(const pipeline *p)
     return true;
 }
 
+/* What is left of its last process is removed; the next one may start after a while. */
+static void pause_for(pipeline *p, uint32_t s)
+{
+    stage_slot *t = &p->stage[s];
+    launch_reaped(p, s);
+    t->gone_ns = now_ns();
+    if (t->reaped_ns == 0) t->reaped_ns = t->gone_ns;
+    t->start_at_ns = t->gone_ns + pause_ns(p, t);
+    t->state = SLOT_PAUSED;
+}
+
+/* The system had no descriptor, no process or no memory for it: that may pass, and counts as a
+ * loss. A program that is not there any more stays away. */
+static status not_started(pipeline *p, uint32_t s, const errmsg *why, errmsg *e)
+{
+    stage_slot *t = &p->stage[s];
+    errmsg all = {0};
+    errmsg_set(&all, why->code, "%s; nothing can take its place: %s", t->why.text, why->text);
+    if (access(p->stage_program, X_OK) != 0) return errmsg_set(e, all.code, "%s", all.text);
+    TRY(give_up(p, s, &all, e));
+    note_loss(t);
+    log_warn("%s; once more", all.text);
+    pause_for(p, s);
+    return ST_OK;
+}
+
 /* A process that has a GPU open has ended only when the driver has buried it: 60 to 115 ms after
  * SIGKILL, however much memory of the GPU it holds and whatever waits there for a signal, its own
  * or another's; 15 ms more for a GB of a file that it has mapped and read, or of host memory that
@@ -135,19 +168,12 @@ static bool loans_are_back(const pipeline *p)
 static status replace(pipeline *p, uint32_t s, errmsg *e)
 {
     stage_slot *t = &p->stage[s];
-    if (t->state == SLOT_LOST && child_reap(&t->process)) {
-        launch_reaped(p, s);
-        t->gone_ns = now_ns();
-        if (t->reaped_ns == 0) t->reaped_ns = t->gone_ns;
-        t->start_at_ns = t->gone_ns + pause_ns(p, t);
-        t->state = SLOT_PAUSED;
-    }
+    if (t->state == SLOT_LOST && child_reap(&t->process)) pause_for(p, s);
     if (t->state == SLOT_PAUSED && now_ns() >= t->start_at_ns && loans_are_back(p)) {
         t->waited_ns += now_ns() - t->gone_ns;
         errmsg why = {0};
         status st = launch_one(p, s, &why);
-        if (st != ST_OK)
-            return errmsg_set(e, st, "%s; nothing can take its place: %s", t->why.text, why.text);
+        if (st != ST_OK) return not_started(p, s, &why, e);
         t->state = SLOT_LOADING;
     }
     return ST_OK;

@@ -35,6 +35,32 @@ teardown() { memra_teardown; }
     assert_nothing_left
 }
 
+@test "a limit on descriptors is raised where that is allowed, and named where it is not" {
+    run_pp run -p Once -n 40 --temp 0
+    local want=$output n
+    (ulimit -S -n 24 && exec "$PP" run -p Once -n 40 --temp 0 --stages 4 >"$TEST_DIR/out" 2>"$TEST_DIR/err")
+    [[ $(<"$TEST_DIR/out") == "$want" ]]
+    for n in 8 24 40; do
+        status=0
+        (ulimit -n $n && exec "$PP" run -p Once -n 40 --stages 4 >"$TEST_DIR/out" 2>"$TEST_DIR/err") || status=$?
+        [[ $status == 4 && ! -s $TEST_DIR/out && $(wc -l <"$TEST_DIR/err") == 1 ]]
+        grep -qE "error: [0-9]+ descriptors are open of $n \(ulimit -n\), and a pipeline of 4 stages needs [0-9]+ more" \
+            "$TEST_DIR/err"
+    done
+    # What it says that it needs is enough: for a loss, for people who ask, for a trace.
+    n=$(sed -E 's/.*error: ([0-9]+) descriptors.* needs ([0-9]+) more.*/\1 + \2/' "$TEST_DIR/err")
+    (
+        ulimit -n $((n))
+        start_pp "$TEST_DIR/text" run -p Once -n 40 --temp 0 --stages 4 --trace "$TEST_DIR/t.json" \
+            --fault 'stage=all,at=decode,kind=slow:10,every=1;stage=2,at=decode,kind=kill'
+        wait_for 10 has_text "$TEST_DIR/text"
+        for n in 1 2 3 4; do "$PP" status "$PP_PID" >/dev/null & done
+        end_of "$PP_PID"
+        [[ $END_CODE == 0 && $(<"$TEST_DIR/text") == "$want" ]]
+    )
+    assert_nothing_left
+}
+
 @test "text goes to stdout, the rest to stderr or the log file, by level" {
     run_pp run -p Once -n 2 --log-level warn
     [[ $status == 0 && ! -s $TEST_DIR/err && -s $TEST_DIR/out ]]

@@ -213,6 +213,29 @@ begin_story() {
     assert_nothing_left
 }
 
+@test "no descriptors for a replacement: it is tried again until there are, or as often as allowed" {
+    local want
+    pp run -m "$DEMO" -p "Once upon a time" --temp 0 --stages 3 -n 150
+    want=$OUT
+    begin_story
+    prlimit --pid "$PP_PID" --nofile=10:
+    kill -KILL "$(stages_of "$PP_PID" | head -n 1)"
+    wait_for 5 grep -q 'nothing can take its place: .*Too many open files; once more' "$TEST_DIR/text.err"
+    prlimit --pid "$PP_PID" --nofile=1000:
+    end_of "$PP_PID" 30
+    [[ $END_CODE == 0 && $(<"$TEST_DIR/text") == "$want" ]]
+    [[ $(grep -cE 'stage . .*SIGKILL; pid [0-9]+ took its place .*waited ' "$TEST_DIR/text.err") == 1 ]]
+    rm "$TEST_DIR/text"
+    begin_story --restarts 3
+    prlimit --pid "$PP_PID" --nofile=10:
+    kill -KILL "$(stages_of "$PP_PID" | head -n 1)"
+    end_of "$PP_PID" 30
+    CODE=$END_CODE
+    expect_error 5 'stage . .*SIGKILL; nothing can take its place: .*Too many open files; it was replaced 3 times' \
+        "$TEST_DIR/text.err"
+    assert_nothing_left
+}
+
 @test "a model file that changed on disk refuses the replacement" {
     cp "$DEMO" "$TEST_DIR/m.gguf"
     start_pp "$TEST_DIR/text" run -m "$TEST_DIR/m.gguf" -p "Once" --temp 0 --stages 2 -n 200 \
