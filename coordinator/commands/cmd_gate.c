@@ -169,9 +169,10 @@ int cmd_gate(int argc, char **argv)
          "least.\nDefault: 8",
          &n_decode, 1, DECODE_MAX},
         {"kills", 0, OPTION_U32, "N",
-         "recovery: stages lost, over all numbers of stages: by\nSIGKILL, of ten one each by "
+         "recovery: strikes, over all numbers of stages: by\nSIGKILL, of ten one each by "
          "SIGSTOP and "
-         "by hanging, as the seed says. Default: 30",
+         "by hanging, as the seed says;\nsome hit two stages, or one that is being replaced. "
+         "Default: 30",
          &n_kills, 1, KILLS_MAX},
         {"draft-model", 0, OPTION_TEXT, "FILE",
          "spec: the model that drafts in the arms where one does. Default: the model itself",

@@ -167,8 +167,15 @@ static status bad_message(pipeline *p, uint32_t s, const errmsg *why, errmsg *e)
 {
     stage_slot *t = &p->stage[s];
     t->n_bad_all++;
-    if (p->o.restarts == 0 || !t->hello || ++t->n_bad == BAD_MESSAGES_MAX)
-        return recover_lost(p, s, why, e);
+    if (p->o.restarts == 0 || !t->hello || ++t->n_bad == BAD_MESSAGES_MAX) {
+        char own[24];
+        errmsg named = {0};
+        size_t n = (size_t)snprintf(own, sizeof own, "stage %u: ", s);
+        errmsg_set(&named, why->code, "stage %u (pid %d, layers %u-%u): %.400s", s, t->pid,
+                   p->plan.stage[s].layer_begin, last_layer(p, s),
+                   why->text + (strncmp(why->text, own, n) == 0 ? n : 0));
+        return recover_lost(p, s, &named, e);
+    }
     log_warn("%s; dropped, number %u of this process (%u: it is replaced)", why->text, t->n_bad,
              BAD_MESSAGES_MAX);
     return ST_OK;

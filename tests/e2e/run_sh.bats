@@ -46,6 +46,8 @@ refuse_run() {
     "$MEMRA_ROOT/tests/run.sh" --only '(log|amount)_test$' --list -j 08 >"$TEST_DIR/out" 2>"$TEST_DIR/err"
     [[ ! -s $TEST_DIR/err && $(wc -l <"$TEST_DIR/out") == 2 ]]
     grep -q 'bin/tests/log_test$' "$TEST_DIR/out"
+    "$MEMRA_ROOT/tests/run.sh" --only unit --list >"$TEST_DIR/units"
+    [[ $(wc -l <"$TEST_DIR/units") == $(find "$MEMRA_ROOT/tests/unit" -name '*_test.c' | wc -l) ]]
 }
 
 @test "fuzz/run.sh refuses what has no end, and targets that are none" {

@@ -98,7 +98,7 @@ KILLED='stage=1,at=decode,kind=kill'
     story "$KILLED;stage=1,at=recovery,kind=badmsg"
     goes_on 1 "$dropped"
     story "stage=1,at=decode,kind=badmsg,every=1" --restarts 2
-    expect_error 5 'stage 1: a message of .*; it was replaced 2 times'
+    expect_error 5 'stage 1 \(pid [0-9]+, layers [0-9]+-[0-9]+\): a message of .*; it was replaced 2 times'
     assert_nothing_left
 }
 

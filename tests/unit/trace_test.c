@@ -8,9 +8,11 @@
 #include <fcntl.h>
 #include <jansson.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -281,6 +283,36 @@ static void it_is_whole_while_it_is_written(void **state)
     trace_block_unmap(b);
 }
 
+/* As on a full disk: a part of what is written has room. What was whole before stays. */
+static void it_is_whole_where_it_has_no_room(void **state)
+{
+    (void)state;
+    trace *t;
+    trace_run *run;
+    trace_block *b;
+    errmsg e = {0};
+    struct rlimit had, less;
+    plan p = plan_of(1);
+    OK(trace_open(&t, path, &e));
+    OK(trace_begin(&run, t, &p, "m", &e));
+    OK(trace_block_map(&b, trace_fd(run), 2, &e));
+    trace_event ev = event(TRACE_DECODE, 0, 1);
+    trace_put(&b->ring[0], &ev);
+    for (uint64_t begin = now_ns(); count("X", "decode") < 1;)
+        assert_true(now_ns() - begin < 10 * NS_PER_S);
+    assert_int_equal(getrlimit(RLIMIT_FSIZE, &had), 0);
+    less = had;
+    less.rlim_cur = 8192;
+    signal(SIGXFSZ, SIG_IGN);
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &less), 0);
+    for (uint32_t i = 0; i < TRACE_RING_EVENTS; i++) trace_put(&b->ring[0], &ev);
+    trace_end(run);
+    assert_false(trace_close(t));
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &had), 0);
+    assert_true(count("X", "decode") >= 1);
+    trace_block_unmap(b);
+}
+
 static void what_is_no_file_is_refused(void **state)
 {
     (void)state;
@@ -307,6 +339,7 @@ int main(void)
         cmocka_unit_test(a_ring_believes_nothing),
         cmocka_unit_test(both_halves_make_a_crossing),
         cmocka_unit_test(it_is_whole_while_it_is_written),
+        cmocka_unit_test(it_is_whole_where_it_has_no_room),
         cmocka_unit_test(what_is_no_file_is_refused),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
