@@ -162,7 +162,7 @@ static void a_stage_that_does_not_stop_is_replaced_and_given_up(void **state)
     uint32_t next = 0;
     stage_snapshot end;
     assert_int_equal(attempt_with("very-noisy", 2, &next, &end, &e), ST_STAGE_LOST);
-    assert_non_null(strstr(e.text, "stage 0: a message of 40 bytes is not one of build"));
+    assert_non_null(strstr(e.text, "layers 0-2): a message of 40 bytes is not one of build"));
     assert_non_null(strstr(e.text, "it was replaced 2 times"));
     assert_int_equal(end.n_lost, 2);
     assert_int_equal(end.n_bad_messages, 9);
