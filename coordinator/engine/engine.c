@@ -145,8 +145,8 @@ static status on_message(pipeline *p, uint32_t s, const void *frame, bool *faile
         status code = f->code == ST_OK ? ST_PROTOCOL : (status)f->code;
         if (code == ST_DEVICE) code = ST_STAGE_LOST; /* ours goes on; the stage's process has 6 */
         *failed = true;
-        return errmsg_set(why, code, "stage %u (pid %d, layers %u-%u): %s", s, t->pid,
-                          p->plan.stage[s].layer_begin, last_layer(p, s), f->text);
+        char called[STAGE_CALLED_BYTES];
+        return errmsg_set(why, code, "%s: %s", stage_called(p, s, called), f->text);
     }
     case WIRE_BYE:
         return ST_OK; /* its exit is what counts */
@@ -168,11 +168,10 @@ static status bad_message(pipeline *p, uint32_t s, const errmsg *why, errmsg *e)
     stage_slot *t = &p->stage[s];
     t->n_bad_all++;
     if (p->o.restarts == 0 || !t->hello || ++t->n_bad == BAD_MESSAGES_MAX) {
-        char own[24];
+        char own[24], called[STAGE_CALLED_BYTES];
         errmsg named = {0};
         size_t n = (size_t)snprintf(own, sizeof own, "stage %u: ", s);
-        errmsg_set(&named, why->code, "stage %u (pid %d, layers %u-%u): %.400s", s, t->pid,
-                   p->plan.stage[s].layer_begin, last_layer(p, s),
+        errmsg_set(&named, why->code, "%s: %.400s", stage_called(p, s, called),
                    why->text + (strncmp(why->text, own, n) == 0 ? n : 0));
         return recover_lost(p, s, &named, e);
     }

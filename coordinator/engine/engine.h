@@ -21,6 +21,7 @@
 #include "coordinator/engine/worth.h"
 
 #include <pthread.h>
+#include <stdio.h>
 
 /* Speculation, over all generations (verify.c). */
 typedef struct {
@@ -341,6 +342,15 @@ struct pipeline {
 static inline uint32_t last_layer(const pipeline *p, uint32_t s)
 {
     return p->plan.stage[p->plan.one_process ? p->plan.cuts.n_stages - 1 : s].layer_end - 1;
+}
+
+/* "stage 1 (pid 123, layers 2-4)", as a line about its loss begins. Returns out. */
+#define STAGE_CALLED_BYTES 72
+static inline const char *stage_called(const pipeline *p, uint32_t s, char out[STAGE_CALLED_BYTES])
+{
+    snprintf(out, STAGE_CALLED_BYTES, "stage %u (pid %d, layers %u-%u)", s, p->stage[s].pid,
+             p->plan.stage[s].layer_begin, last_layer(p, s));
+    return out;
 }
 
 /* The person asked to stop: *interrupt, which a signal handler sets. */

@@ -69,9 +69,9 @@ static status lost(pipeline *p, uint32_t s, errmsg *e)
     if (!t->hello && WIFEXITED(w))
         hint = "; it had said nothing: is it a stage program? (--stage-program)";
     if (gguf_unchanged(p->file, &changed) != ST_OK) hint = "; its model file changed on disk";
-    return errmsg_set(e, ST_STAGE_LOST, "stage %u (pid %d, layers %u-%u) was lost %s: %s%s", s,
-                      t->pid, p->plan.stage[s].layer_begin,
-                      last_layer(p, s), phase_words(p, s), how, hint);
+    char called[STAGE_CALLED_BYTES];
+    return errmsg_set(e, ST_STAGE_LOST, "%s was lost %s: %s%s", stage_called(p, s, called),
+                      phase_words(p, s), how, hint);
 }
 
 /* Time that a watched word has stood still, bounded by what we ourselves were awake for. */
@@ -129,13 +129,12 @@ static status standing(pipeline *p, uint32_t s, const char *what, uint64_t still
     char stopped[48] = "";
     if (stop != 0)
         snprintf(stopped, sizeof stopped, "; it is stopped by SIG%s", sigabbrev_np(stop));
-    return errmsg_set(
-        e, ST_STAGE_LOST,
-        "stage %u (pid %d, layers %u-%u) %s for %.1f s %s, %.1f s after its start (limit "
-        "%.1f s, %s)%s",
-        s, t->pid, p->plan.stage[s].layer_begin, last_layer(p, s), what,
-        (double)still_ns / NS_PER_S, phase_words(p, s), (double)(now_ns() - t->start_ns) / NS_PER_S,
-        (double)limit_ns / NS_PER_S, flag, stopped);
+    char called[STAGE_CALLED_BYTES];
+    return errmsg_set(e, ST_STAGE_LOST,
+                      "%s %s for %.1f s %s, %.1f s after its start (limit %.1f s, %s)%s",
+                      stage_called(p, s, called), what, (double)still_ns / NS_PER_S,
+                      phase_words(p, s), (double)(now_ns() - t->start_ns) / NS_PER_S,
+                      (double)limit_ns / NS_PER_S, flag, stopped);
 }
 
 static status moving(pipeline *p, uint32_t s, uint64_t elapsed_ns, errmsg *e)
@@ -171,8 +170,8 @@ status supervise(pipeline *p, uint32_t s, uint64_t elapsed_ns, errmsg *e)
     if (child_reap(&t->process) || (t->mute && child_wait(&t->process, MUTE_WAIT_MS)))
         return lost(p, s, e);
     if (t->mute) {
-        return errmsg_set(e, ST_STAGE_LOST, "stage %u (pid %d, layers %u-%u) takes no messages", s,
-                          t->pid, p->plan.stage[s].layer_begin, last_layer(p, s));
+        char called[STAGE_CALLED_BYTES];
+        return errmsg_set(e, ST_STAGE_LOST, "%s takes no messages", stage_called(p, s, called));
     }
     return elapsed_ns > 0 ? moving(p, s, elapsed_ns, e) : ST_OK;
 }
