@@ -19,8 +19,9 @@
 #define ABOUT                                                                                      \
     "Lists the live runs of this user, or shows the one whose coordinator has this PID:\n"         \
     "its stages with pid, device, state, epoch, layers, restarts and how the last one was\n"       \
-    "lost, messages that were dropped, sessions that NaN has ended, the journals' use, and\n"      \
-    "rows and bytes per boundary; a draft model's process too. With --json the list is\n"          \
+    "lost, messages that were dropped, sessions that NaN has ended, how many sessions wait\n"      \
+    "for KV (queue), the journals' use, and rows and bytes per boundary; a draft model's\n"       \
+    "process too. With --json the list is\n"                                                      \
     "{\"runs\": [..]}, and one run is what it says of itself, with those that serve it, as a\n"   \
     "draft model does, in \"others\". No live run is no error, a --run-dir that is missing is.\n"  \
     "Exit codes of PID: 4, there is no such run; 5, it does not answer within a second,\n"        \
@@ -216,8 +217,8 @@ static status print_run(const json_t *j, errmsg *e)
                    text_of(j, "state"), text_of(j, "model")));
     if (json_is_string(json_object_get(j, "failure")))
         TRY(clean_line(e, "failure: %s", text_of(j, "failure")));
-    TRY(clean_line(e, "sessions %" PRId64 ", KV blocks %" PRId64 " of %" PRId64,
-                   number_of(j, "sessions"), number_of(j, "kv_blocks_used"),
+    TRY(clean_line(e, "sessions %" PRId64 ", queue %" PRId64 ", KV blocks %" PRId64 " of %" PRId64,
+                   number_of(j, "sessions"), number_of(j, "queue"), number_of(j, "kv_blocks_used"),
                    number_of(j, "kv_blocks")));
     if (json_is_false(json_object_get(j, "sharded")))
         TRY(clean_line(e, "all weights lie on the device of stage 0, the others read them there"));

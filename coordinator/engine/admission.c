@@ -37,6 +37,13 @@ void admission_leave(pipeline *p, session *s)
     s->waiting = false;
 }
 
+uint32_t admission_n_waiting(const pipeline *p)
+{
+    uint32_t n = 0;
+    for (const session *s = p->waiting; s != NULL; s = s->waiting_next) n++;
+    return n;
+}
+
 static bool passed_over(const session *s)
 {
     return s->waiting && s->p->n_admitted - s->waits_since >= PASSED_OVER_MAX;

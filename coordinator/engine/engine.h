@@ -463,6 +463,7 @@ static inline bool admission_wants(const session *s)
     return s->paused || (s->first != NULL && s->first->unreserved);
 }
 void admission_wait(pipeline *p, session *s); /* in line */
+uint32_t admission_n_waiting(const pipeline *p);
 void admission_leave(pipeline *p, session *s);
 void admission_run(pipeline *p);              /* whoever can be given KV becomes ready */
 /* Somebody waits for the operations that are due to have been applied. */

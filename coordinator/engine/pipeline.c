@@ -272,10 +272,10 @@ void pipeline_schedule(const pipeline *p, schedule_snapshot *out)
     *out = (schedule_snapshot){.n_shared_rows = p->n_shared_rows,
                                .n_pauses = p->n_pauses,
                                .n_restored_rows = p->n_restored_rows,
+                               .n_waiting = admission_n_waiting(p),
                                .n_sessions = p->n_sessions,
                                .n_blocks_used = p->pool[KV_CLASS_GLOBAL].n_used,
                                .n_blocks_cached = p->prefixes.n_entries};
-    for (const session *s = p->waiting; s != NULL; s = s->waiting_next) out->n_waiting++;
     pthread_mutex_unlock(lock);
 }
 

@@ -172,6 +172,8 @@ char *report_json(const pipeline *p)
         (json_int_t)p->n_shared_rows, "poisoned", (json_int_t)p->n_poisoned, "journal",
         journal_json(p), "steps_in_flight", (int)p->n_flights, "sharded", (int)!p->plan.gathered,
         "one_process", (int)p->plan.one_process);
+    if (root != NULL)
+        json_object_set_new(root, "queue", json_integer((json_int_t)admission_n_waiting(p)));
     if (root != NULL && p->o.called != NULL)
         json_object_set_new(root, "called", text_json(p->o.called));
     if (root != NULL && p->failure.code != ST_OK)

@@ -4,7 +4,9 @@
 #include "tests/support/tap.h"
 
 #include "common/clock.h"
+#include "coordinator/engine/engine.h"
 
+#include <jansson.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -316,6 +318,19 @@ static uint32_t n_waiting(pipeline *p)
     return t.n_waiting;
 }
 
+/* What `status` is told. */
+static uint32_t queue_told(pipeline *p)
+{
+    pthread_mutex_lock(&p->lock);
+    char *text = report_json(p);
+    pthread_mutex_unlock(&p->lock);
+    json_t *j = json_loads(text, 0, NULL);
+    json_int_t n = json_integer_value(json_object_get(j, "queue"));
+    json_decref(j);
+    free(text);
+    return (uint32_t)n;
+}
+
 /* While one of more priority holds so much that none of them fits, four line up; then they come by
  * priority, and by arrival where that is equal. */
 static void the_line_goes_by_priority(void **state)
@@ -347,6 +362,7 @@ static void the_line_goes_by_priority(void **state)
             while (n_waiting(p) <= i && now_ns() - begin < NS_PER_S)
                 nanosleep(&(struct timespec){.tv_nsec = (long)NS_PER_MS}, NULL);
             assert_int_equal(n_waiting(p), i + 1);
+            assert_int_equal(queue_told(p), i + 1);
         }
     }
     OK(generation_close(g, &e));
