@@ -135,11 +135,15 @@ no_processes() {
 }
 
 # start_pp OUT ARGUMENT..: memra-pp in the background, in a process group of its own (so that a test
-# can signal the group: kill -INT -- -$PP_PID), stdout to OUT, stderr to OUT.err. Sets PP_PID. Ends
-# with the test at the latest.
+# can signal the group: kill -INT -- -$PP_PID), stdout to OUT, stderr to OUT.err. Both are empty when
+# this returns: what a test waits for in them is of this run, not of one before it (a signal sent on
+# the strength of old text may reach the shell's child before exec and be lost there). Sets PP_PID.
+# Ends with the test at the latest.
 start_pp() {
     local out=$1
     shift
+    : >"$out"
+    : >"$out.err"
     set -m # a group of its own, and Ctrl-C not ignored as in an ordinary background job
     setpriv --pdeathsig KILL "$PP" "$@" >"$out" 2>"$out.err" </dev/null 3>&- 4>&- &
     PP_PID=$!
