@@ -25,7 +25,7 @@ status fits_check(const device_need *n, errmsg *e)
     uint32_t n_ctx = context_that_fits(n, free_bytes);
     if (n_ctx > 0) snprintf(fits, sizeof fits, "--ctx %u would fit", n_ctx);
     return errmsg_set(e, ST_RESOURCES,
-                      "stage %u (layers %u-%u) needs %s on %s and %s are free: weights %s, KV %s, "
+                      "stage %u: layers %u-%u need %s on %s and %s are free: weights %s, KV %s, "
                       "scratch %s, slots %s, to load with %s; %s",
                       n->stage_i, n->layer_begin, n->layer_end - 1, amount_said(all),
                       n->backend->device_name(n->device), amount_said(free_bytes),

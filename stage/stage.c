@@ -11,7 +11,7 @@
 status stage_op_failed(const stage *s, status code, const char *op, errmsg *e)
 {
     const char *call = s->b->failure != NULL ? s->b->failure(s->q) : "";
-    return errmsg_set(e, code, "stage %u (%s): the device failed in %s%s%s", s->config.stage_i,
+    return errmsg_set(e, code, "stage %u: the device (%s) failed in %s%s%s", s->config.stage_i,
                       s->b->device_name(s->device), op, call[0] != '\0' ? ": " : "", call);
 }
 

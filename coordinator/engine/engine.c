@@ -69,11 +69,11 @@ static status on_hello(pipeline *p, uint32_t s, const wire_hello *h, errmsg *e)
     if (strcmp(h->build, MEMRA_BUILD_ID) != 0) {
         return errmsg_set(
             e, ST_RESOURCES,
-            "stage %u: %s is of build %.31s, this program of build %s: use both from one "
-            "build (--stage-program)",
-            s, p->stage_program, h->build, MEMRA_BUILD_ID);
+            "%s is of build %.31s, this program of build %s: use both from one build "
+            "(--stage-program)",
+            p->stage_program, h->build, MEMRA_BUILD_ID);
     }
-    if (t->hello) return errmsg_set(e, ST_PROTOCOL, "stage %u said hello twice", s);
+    if (t->hello) return errmsg_set(e, ST_PROTOCOL, "it said hello twice");
     t->hello = true;
     return launch_config(p, s, e);
 }
@@ -110,14 +110,14 @@ static void on_probed(pipeline *p, uint32_t s, const wire_probed *m)
         set_phase(p, PHASE_READY);
 }
 
-static status unexpected(uint32_t s, const void *frame, errmsg *why)
+static status unexpected(const void *frame, errmsg *why)
 {
-    return errmsg_set(why, ST_PROTOCOL, "stage %u: unexpected message %s", s,
+    return errmsg_set(why, ST_PROTOCOL, "unexpected message %s",
                       wire_kind_word(wire_head(frame)->kind));
 }
 
 /* A message that is what it should be now. *why: what is wrong with it, or that the stage
- * failed. */
+ * failed; it does not name the stage. */
 static status on_message(pipeline *p, uint32_t s, const void *frame, bool *failed, errmsg *why)
 {
     const wire_header *h = wire_head(frame);
@@ -128,25 +128,24 @@ static status on_message(pipeline *p, uint32_t s, const void *frame, bool *faile
     switch (h->kind) {
     case WIRE_HELLO:
         *failed = true;
-        return starting ? on_hello(p, s, body, why) : unexpected(s, frame, why);
+        return starting ? on_hello(p, s, body, why) : unexpected(frame, why);
     case WIRE_LOADED:
         return starting && t->hello && !t->loaded ? on_loaded(p, s, body, why)
-                                                  : unexpected(s, frame, why);
+                                                  : unexpected(frame, why);
     case WIRE_RESULT:
         *failed = true; /* without it the step would never end */
-        if (!stepping || s + 1 != p->n_stages) return unexpected(s, frame, why);
+        if (!stepping || s + 1 != p->n_stages) return unexpected(frame, why);
         return schedule_result(p, h->seq, body, why);
     case WIRE_POISONED:
         *failed = true; /* without it the result that follows would not be believed */
-        if (!stepping || s + 1 != p->n_stages) return unexpected(s, frame, why);
+        if (!stepping || s + 1 != p->n_stages) return unexpected(frame, why);
         return poison_found(p, body, why);
     case WIRE_FAULT: {
         const wire_fault *f = body;
         status code = f->code == ST_OK ? ST_PROTOCOL : (status)f->code;
         if (code == ST_DEVICE) code = ST_STAGE_LOST; /* ours goes on; the stage's process has 6 */
         *failed = true;
-        char called[STAGE_CALLED_BYTES];
-        return errmsg_set(why, code, "%s: %s", stage_called(p, s, called), f->text);
+        return errmsg_set(why, code, "%s", f->text);
     }
     case WIRE_BYE:
         return ST_OK; /* its exit is what counts */
@@ -158,7 +157,7 @@ static status on_message(pipeline *p, uint32_t s, const void *frame, bool *faile
         on_probed(p, s, body);
         return ST_OK;
     }
-    return recover_message(p, s, frame) ? ST_OK : unexpected(s, frame, why);
+    return recover_message(p, s, frame) ? ST_OK : unexpected(frame, why);
 }
 
 /* One message of stage s is not as it should be: counted, named and dropped, but not for ever.
@@ -167,40 +166,46 @@ static status bad_message(pipeline *p, uint32_t s, const errmsg *why, errmsg *e)
 {
     stage_slot *t = &p->stage[s];
     t->n_bad_all++;
-    if (p->o.restarts == 0 || !t->hello || ++t->n_bad == BAD_MESSAGES_MAX) {
-        char own[24], called[STAGE_CALLED_BYTES];
-        errmsg named = {0};
-        size_t n = (size_t)snprintf(own, sizeof own, "stage %u: ", s);
-        errmsg_set(&named, why->code, "%s: %.400s", stage_called(p, s, called),
-                   why->text + (strncmp(why->text, own, n) == 0 ? n : 0));
-        return recover_lost(p, s, &named, e);
-    }
+    if (p->o.restarts == 0 || !t->hello || ++t->n_bad == BAD_MESSAGES_MAX)
+        return recover_lost(p, s, why, e);
     log_warn("%s; dropped, number %u of this process (%u: it is replaced)", why->text, t->n_bad,
              BAD_MESSAGES_MAX);
     return ST_OK;
 }
 
+/* what, with the stage that it is about before it, once: a stage's own texts name it too. */
+static void name_stage(const pipeline *p, uint32_t s, const errmsg *what, errmsg *out)
+{
+    char own[24], called[STAGE_CALLED_BYTES];
+    size_t n = (size_t)snprintf(own, sizeof own, "stage %u: ", s);
+    bool named = strncmp(what->text, own, n) == 0;
+    errmsg_set(out, what->code, "%s: %.430s", stage_called(p, s, called),
+               what->text + (named ? n : 0));
+}
+
 static status take_messages(pipeline *p, uint32_t s, errmsg *e)
 {
+    char called[STAGE_CALLED_BYTES];
     while (p->stage[s].socket != NULL && p->stage[s].state != SLOT_LOST) {
         int n = zmq_recv(p->stage[s].socket, p->frame, p->frame_bytes, ZMQ_DONTWAIT);
         if (n < 0) return ST_OK;
-        errmsg why = {0};
+        errmsg what = {0}, why = {0};
         bool failed = false;
         status st;
         if ((uint64_t)n > p->frame_bytes || !wire_valid(p->frame, (uint64_t)n) ||
             wire_head(p->frame)->stage != s) {
-            st = errmsg_set(
-                &why, ST_PROTOCOL,
-                "stage %u: a message of %d bytes is not one of build %s (--stage-program)", s, n,
-                MEMRA_BUILD_ID);
+            st = errmsg_set(&what, ST_PROTOCOL,
+                            "a message of %d bytes is not one of build %s (--stage-program)", n,
+                            MEMRA_BUILD_ID);
         } else if (wire_head(p->frame)->epoch != p->stage[s].epoch) {
-            log_warn("stage %u: dropped a message of epoch %u", s, wire_head(p->frame)->epoch);
+            log_warn("%s: dropped a message of epoch %u", stage_called(p, s, called),
+                     wire_head(p->frame)->epoch);
             continue;
         } else {
-            st = on_message(p, s, p->frame, &failed, &why);
+            st = on_message(p, s, p->frame, &failed, &what);
         }
         if (st == ST_OK) continue;
+        name_stage(p, s, &what, &why);
         if (failed)
             TRY(recover_lost(p, s, &why, e));
         else

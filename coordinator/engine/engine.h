@@ -344,11 +344,14 @@ static inline uint32_t last_layer(const pipeline *p, uint32_t s)
     return p->plan.stage[p->plan.one_process ? p->plan.cuts.n_stages - 1 : s].layer_end - 1;
 }
 
-/* "stage 1 (pid 123, layers 2-4)", as a line about its loss begins. Returns out. */
+/* "stage 1 (pid 123, layers 2-4)", as every line about it begins; without a pid before it had one.
+ * Returns out. */
 #define STAGE_CALLED_BYTES 72
 static inline const char *stage_called(const pipeline *p, uint32_t s, char out[STAGE_CALLED_BYTES])
 {
-    snprintf(out, STAGE_CALLED_BYTES, "stage %u (pid %d, layers %u-%u)", s, p->stage[s].pid,
+    char pid[24] = "";
+    if (p->stage[s].pid != 0) snprintf(pid, sizeof pid, "pid %d, ", p->stage[s].pid);
+    snprintf(out, STAGE_CALLED_BYTES, "stage %u (%slayers %u-%u)", s, pid,
              p->plan.stage[s].layer_begin, last_layer(p, s));
     return out;
 }
@@ -500,7 +503,8 @@ void schedule_end_all(pipeline *p); /* every request is finished, with p->failur
 void schedule_release(pipeline *p);
 
 /* --- poison.c: sessions that hold NaN or infinity end ----------------------------------------- */
-/* The last stage says that a row holds it. ST_PROTOCOL: no session that there is has such a row. */
+/* The last stage says that a row holds it. ST_PROTOCOL: no session that there is has such a row;
+ * whoever passes it on names the stage. */
 MUST_USE status poison_found(pipeline *p, const wire_poisoned *found, errmsg *e);
 /* Whether s has such a row at or below this position. */
 static inline bool poison_covers(const session *s, uint64_t position)
@@ -517,6 +521,8 @@ MUST_USE bool poison_void(session *s, const flight_part *part);
 MUST_USE bool poison_ends(pipeline *p, session *s, request *r, uint64_t last);
 
 /* --- results.c: results in -------------------------------------------------------------------- */
+/* What the last stage says of step seq. ST_PROTOCOL: it is not what was asked for, and nothing of
+ * it is taken; whoever passes it on names the stage. */
 MUST_USE status schedule_result(pipeline *p, uint64_t seq, const wire_result *r, errmsg *e);
 
 /* --- session.c: what the files of the API share; lock held ------------------------------------ */

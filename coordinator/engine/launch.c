@@ -186,10 +186,10 @@ status launch_stages(pipeline *p, errmsg *e)
 {
     for (uint32_t s = p->n_stages; s-- > 0;) {
         errmsg why = {0};
+        char called[STAGE_CALLED_BYTES];
         status st = launch_one(p, s, &why);
         if (st != ST_OK)
-            return errmsg_set(e, st, "stage %u (layers %u-%u): %s", s, p->plan.stage[s].layer_begin,
-                              last_layer(p, s), why.text);
+            return errmsg_set(e, st, "%s: %.430s", stage_called(p, s, called), why.text);
     }
     return ST_OK;
 }

@@ -25,8 +25,8 @@ status poison_found(pipeline *p, const wire_poisoned *found, errmsg *e)
         found->in_logits > (found->stage + 1 == p->n_stages)) {
         return errmsg_set(
             e, ST_PROTOCOL,
-            "stage %u: NaN in session %u at position %u, by stage %u: there is no such row",
-            p->n_stages - 1, found->session, found->position, found->stage);
+            "NaN in session %u at position %u, by stage %u: there is no such row",
+            found->session, found->position, found->stage);
     }
     if (!poison_covers(s, found->position)) s->poison = *found;
     s->poisoned = true;

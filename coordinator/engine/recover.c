@@ -82,9 +82,10 @@ static status lose_readers(pipeline *p, const errmsg *why, errmsg *e)
 {
     for (uint32_t s = 1; s < p->n_stages; s++) {
         errmsg because = {0};
+        char called[STAGE_CALLED_BYTES];
         if (p->stage[s].state == SLOT_PAUSED) continue;
-        errmsg_set(&because, ST_STAGE_LOST, "stage %u (pid %d) ends with its weights: %.400s", s,
-                   p->stage[s].pid, why->text);
+        errmsg_set(&because, ST_STAGE_LOST, "%s ends with its weights: %.400s",
+                   stage_called(p, s, called), why->text);
         TRY(recover_lost(p, s, &because, e));
     }
     return ST_OK;

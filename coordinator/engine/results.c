@@ -9,28 +9,25 @@
 #include <string.h>
 
 /* Of a result: committed by this step, with a status that there is. */
-static status check_result(const pipeline *p, const flight *f, const session *s, uint64_t position,
+static status check_result(const flight *f, const session *s, uint64_t position,
                            uint64_t commit, uint32_t row_status, errmsg *e)
 {
-    uint32_t last = p->n_stages - 1;
     if (commit != f->seq) {
         return errmsg_set(
             e, ST_PROTOCOL,
-            "stage %u: step %llu reported done, the result of session %u after position "
-            "%llu is not its",
-            last, (unsigned long long)f->seq, s->id, (unsigned long long)position);
+            "step %llu reported done, the result of session %u after position %llu is not its",
+            (unsigned long long)f->seq, s->id, (unsigned long long)position);
     }
     if (row_status == ST_OK || (row_status == ST_NAN && poison_covers(s, position))) return ST_OK;
-    return errmsg_set(e, ST_PROTOCOL, "stage %u: a result of session %u has status %u", last, s->id,
-                      row_status);
+    return errmsg_set(e, ST_PROTOCOL, "a result of session %u has status %u", s->id, row_status);
 }
 
 static status check_token(const pipeline *p, const session *s, uint32_t token, errmsg *e)
 {
     if (token < p->results.n_vocab) return ST_OK;
     return errmsg_set(e, ST_PROTOCOL,
-                      "stage %u: token %u of session %u is not in the vocabulary of %u",
-                      p->n_stages - 1, token, s->id, p->results.n_vocab);
+                      "token %u of session %u is not in the vocabulary of %u", token, s->id,
+                      p->results.n_vocab);
 }
 
 /* The token that the branch's ring has for this position; TOKEN_NONE: the row is poisoned. */
@@ -40,7 +37,7 @@ static status ring_token(const pipeline *p, const flight *f, const session *s, u
     readback_token *t = readback_token_at(&p->results, s->branch, (uint32_t)position);
     uint64_t commit = atomic_load_explicit(&t->commit, memory_order_acquire);
     *token = t->token;
-    TRY(check_result(p, f, s, position, commit, t->status, e));
+    TRY(check_result(f, s, position, commit, t->status, e));
     if (t->status == ST_NAN) *token = TOKEN_NONE;
     return t->status == ST_NAN ? ST_OK : check_token(p, s, *token, e);
 }
@@ -55,7 +52,7 @@ static status check_row(const pipeline *p, const flight *f, flight_result *x, er
     readback_row *row = readback_row_at(&p->results, x->readback);
     uint64_t commit = atomic_load_explicit(&row->commit, memory_order_acquire);
     x->token = row->token;
-    TRY(check_result(p, f, s, position, commit, row->status, e));
+    TRY(check_result(f, s, position, commit, row->status, e));
     bool drawn = r->want_sample && x->row + 1 == r->n_tokens && row->status == ST_OK;
     return drawn ? check_token(p, s, x->token, e) : ST_OK;
 }
@@ -253,9 +250,8 @@ status schedule_result(pipeline *p, uint64_t seq, const wire_result *result, err
     if (f == NULL || result->round != round || result->group != g ||
         (!again && result->n_rows != n_expected(f, g))) {
         return errmsg_set(e, ST_PROTOCOL,
-                          "stage %u: result of step %llu, round %u, group %u, with %u rows was not "
-                          "asked for",
-                          p->n_stages - 1, (unsigned long long)seq, result->round, result->group,
+                          "result of step %llu, round %u, group %u, with %u rows was not asked for",
+                          (unsigned long long)seq, result->round, result->group,
                           result->n_rows);
     }
     f->n_pieces++;

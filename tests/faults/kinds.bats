@@ -90,7 +90,7 @@ KILLED='stage=1,at=decode,kind=kill'
 
 @test "badmsg: counted, named and dropped, in load, prime, decode and recovery; too many and it is replaced" {
     undisturbed
-    local at dropped='stage 1: a message of 32 bytes is not one of build .*; dropped, number 1 of this process'
+    local at dropped='stage 1 \(pid [0-9]+, layers [0-9]+-[0-9]+\): a message of 32 bytes is not one of build .*; dropped, number 1 of this process'
     for at in load prime decode; do
         story "stage=1,at=$at,kind=badmsg"
         goes_on 0 "$dropped"

@@ -27,7 +27,7 @@ undisturbed() {
 
 # expect_story N [PATTERN]: the story came whole, with N replacements, the first of which is told so.
 expect_story() {
-    local line='stage [0-9] \(pid [0-9]+(, layers .*|\) ends with .*); pid [0-9]+ took its place after [0-9.]+ s'
+    local line='stage [0-9] \(pid [0-9]+, layers [0-9]+-[0-9]+\).*; pid [0-9]+ took its place after [0-9.]+ s'
     [[ $CODE == 0 && $OUT == "$WANT" ]] || {
         printf 'exit code %s\n%s\n%s\n' "$CODE" "$OUT" "$ERR" >&2
         return 1
@@ -80,7 +80,7 @@ expect_story() {
     for at in prime decode; do
         story --shard 0 --fault "stage=0,at=$at,kind=kill"
         expect_story 3 "stage 0 .*was lost in a step: killed by SIGKILL; pid"
-        grep -qE "stage 2 .*ends with its weights: stage 0 .*; pid" <<<"$ERR"
+        grep -qE "stage 2 \(pid [0-9]+, layers [0-9]+-[0-9]+\) ends with its weights: stage 0 .*; pid" <<<"$ERR"
         story --shard 0 --fault "stage=2,at=$at,kind=kill"
         expect_story 1 "stage 2 .*was lost in a step: killed by SIGKILL; pid"
         story --shard 0 --hang-timeout 0.5 --fault "stage=0,at=$at,kind=stop"

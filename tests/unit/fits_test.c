@@ -63,7 +63,7 @@ static void what_does_not_fit_is_named(void **state)
     device_need n = need(8000000000, 4000000000);
     free_now = 10000000060;
     assert_int_equal(fits_check(&n, &e), ST_RESOURCES);
-    const char *const parts[] = {"stage 1 (layers 16-31) needs 12.00 GB on cuda:1 a card",
+    const char *const parts[] = {"stage 1: layers 16-31 need 12.00 GB on cuda:1 a card",
                                  "10.00 GB are free", "weights 8.00 GB", "KV 4.00 GB",
                                  "--ctx 2048 would fit"};
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)

@@ -87,7 +87,10 @@ static void refused(const char *behaviour, status want, const char *words)
     uint32_t next = 0;
     uint64_t begin = now_ns();
     status st = attempt(behaviour, &next, &e);
-    if (st != want || strstr(e.text, words) == NULL || strstr(e.text, "stage 0") == NULL)
+    int pid = 0, named = 0;
+    sscanf(e.text, "stage 0 (pid %d, layers 0-2)%n", &pid, &named);
+    if (st != want || strstr(e.text, words) == NULL || named == 0 || pid <= 1 ||
+        strstr(e.text + named, "stage 0") != NULL)
         fail_msg("%s: %s: %s", behaviour, status_word(st), e.text);
     assert_null(strpbrk(e.text, "\n\x1b"));
     assert_true(now_ns() - begin < 5 * NS_PER_S);
