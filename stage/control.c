@@ -2,6 +2,7 @@
 
 #include "common/clock.h"
 #include "common/log.h"
+#include "common/threads.h"
 #include "common/wire.h"
 #include "stage/worker.h"
 
@@ -35,6 +36,7 @@ typedef struct {
 static status connect_up(control *c, errmsg *e)
 {
     int linger = 0;
+    TRY(threads_can_start(ZEROMQ_THREADS, "a stage process", e));
     c->zmq = zmq_ctx_new();
     c->socket = c->zmq != NULL ? zmq_socket(c->zmq, ZMQ_PAIR) : NULL;
     if (c->socket == NULL || zmq_setsockopt(c->socket, ZMQ_LINGER, &linger, sizeof linger) != 0 ||
@@ -74,7 +76,7 @@ static void bad_frame(control *c, int n)
 {
     stage_words *words = &c->block->stage[c->o.stage_i];
     atomic_fetch_add_explicit(&words->n_bad_messages, 1, memory_order_relaxed);
-    log_warn("stage %u: a message of %d bytes failed its check; dropped", c->o.stage_i, n);
+    log_warn("a message of %d bytes failed its check; dropped", n);
     if (++c->n_bad == BAD_FRAMES_MAX) end_with(c, status_exit_code(ST_PROTOCOL));
 }
 
@@ -98,7 +100,7 @@ static void take_frames(control *c)
         }
         if (wire_head(c->frame)->kind == WIRE_QUIESCE) worker_interrupt(c->worker);
         if (worker_post(c->worker, c->frame, (uint64_t)n, &e) != ST_OK) {
-            log_error("stage %u: %s", c->o.stage_i, e.text);
+            log_error("%s", e.text);
             end_with(c, status_exit_code(e.code));
             return;
         }
@@ -116,8 +118,8 @@ static void give_frames(control *c)
             c->exit_code = status_exit_code((status)f->code);
         }
         if (zmq_send(c->socket, m->frame, m->bytes, ZMQ_DONTWAIT) != (int)m->bytes) {
-            log_error("stage %u: cannot send %s: %s", c->o.stage_i,
-                      wire_kind_word(wire_head(m->frame)->kind), zmq_strerror(zmq_errno()));
+            log_error("cannot send %s: %s", wire_kind_word(wire_head(m->frame)->kind),
+                      zmq_strerror(zmq_errno()));
             end_with(c, status_exit_code(ST_PROTOCOL));
         }
         free(m);
@@ -167,7 +169,7 @@ int control_run(const control_options *o)
     if (s == ST_OK) s = connect_up(&c, &e);
     if (s == ST_OK) s = hello(&c, &e);
     if (s != ST_OK) {
-        log_error("stage %u: %s", o->stage_i, e.text);
+        log_error("%s", e.text);
         end_with(&c, status_exit_code(s));
     } else {
         loop(&c);

@@ -3,6 +3,7 @@
 #include "common/amount.h"
 #include "common/doortext.h"
 #include "common/process.h"
+#include "common/threads.h"
 #include "coordinator/commands/output.h"
 #include "coordinator/commands/options.h"
 #include "coordinator/engine/rundir.h"
@@ -332,6 +333,7 @@ static status show(const common_options *c, const char *pid_text, errmsg *e)
         goto done;
     }
     TRY_DONE(s, rundir_list(c->run_dir, add_run, r, e));
+    if (r->n > 0) TRY_DONE(s, threads_can_start(ZEROMQ_THREADS, "status", e));
     qsort(r->path, r->n, sizeof r->path[0], in_order);
     s = pid_text != NULL ? show_one(c, zmq, r, pid, e)
         : c->json        ? list_json(zmq, r, e)

@@ -8,6 +8,7 @@
 #include "common/journal.h"
 #include "common/loan.h"
 #include "common/log.h"
+#include "common/threads.h"
 #include "coordinator/machine/inventory.h"
 #include "coordinator/machine/limits.h"
 #include "coordinator/machine/unsplit.h"
@@ -112,6 +113,7 @@ status launch_prepare(pipeline *p, errmsg *e)
     for (uint32_t s = 0; p->plan.n_journal_blocks > 0 && s + 1 < p->n_stages; s++)
         TRY(journal_create(&p->journal_fd[s], p->plan.n_journal_blocks, p->model->n_embd, e));
     TRY(make_loan(p, e));
+    TRY(threads_can_start(ZEROMQ_THREADS + 1, "a coordinator", e)); /* and the engine's */
     p->zmq = zmq_ctx_new();
     if (p->zmq == NULL) return errmsg_set(e, ST_RESOURCES, "zeromq: %s", zmq_strerror(zmq_errno()));
     return make_socket(p, ZMQ_REP, status_endpoint(endpoint, p), &p->status_socket, e);

@@ -66,11 +66,16 @@ static status lost(pipeline *p, uint32_t s, errmsg *e)
     errmsg changed = {0};
     /* A file cut short under a mapping is a SIGBUS there. */
     const char *hint = "";
-    if (!t->hello && WIFEXITED(w))
+    status code = ST_STAGE_LOST;
+    if (!t->hello && WIFEXITED(w) && WEXITSTATUS(w) == status_exit_code(ST_RESOURCES)) {
+        hint = ", could not have what it needs, as its own line says";
+        code = ST_RESOURCES;
+    } else if (!t->hello && WIFEXITED(w)) {
         hint = "; it had said nothing: is it a stage program? (--stage-program)";
+    }
     if (gguf_unchanged(p->file, &changed) != ST_OK) hint = "; its model file changed on disk";
     char called[STAGE_CALLED_BYTES];
-    return errmsg_set(e, ST_STAGE_LOST, "%s was lost %s: %s%s", stage_called(p, s, called),
+    return errmsg_set(e, code, "%s was lost %s: %s%s", stage_called(p, s, called),
                       phase_words(p, s), how, hint);
 }
 

@@ -61,6 +61,37 @@ teardown() { memra_teardown; }
     assert_nothing_left
 }
 
+@test "a limit that leaves no room for threads ends with 4 and one line, and nothing aborts" {
+    grep -q '^MEMRA_SANITIZE:STRING=.' "$MEMRA_BUILD/CMakeCache.txt" && skip "a sanitizer takes more than any limit"
+    local line room='needs [0-9] threads and 4.2 MB beside their stacks, and there is no room: .*(ulimit -v)'
+    for line in 'run -p Once -n 1' 'gate ppn -p 24 -n 1'; do
+        status=0
+        # shellcheck disable=SC2086 # words
+        (ulimit -v 20480 && exec "$PP" $line >"$TEST_DIR/out" 2>"$TEST_DIR/err") || status=$?
+        [[ $status == 4 && $(wc -l <"$TEST_DIR/err") == 1 ]]
+        grep -q "error: a coordinator $room" "$TEST_DIR/err"
+    done
+    (ulimit -v 20480 && exec "$PP" status >"$TEST_DIR/out" 2>"$TEST_DIR/err") # nobody to ask
+    start_pp "$TEST_DIR/text" run -p Once -n 400 --temp 0 --fault 'stage=0,at=decode,kind=slow:20,every=1'
+    wait_for 10 has_text "$TEST_DIR/text"
+    status=0
+    (ulimit -v 20480 && exec "$PP" status >"$TEST_DIR/out" 2>"$TEST_DIR/err") || status=$?
+    [[ $status == 4 && ! -s $TEST_DIR/out ]]
+    grep -q "error: status $room" "$TEST_DIR/err"
+    kill -INT "$PP_PID"
+    end_of "$PP_PID"
+    # A stage by itself: its own line, and the coordinator's.
+    printf '#!/bin/bash\nulimit -v 24576; exec "%s" "$@"\n' "$MEMRA_BUILD/bin/memra-stage" >"$TEST_DIR/limited"
+    chmod +x "$TEST_DIR/limited"
+    status=0
+    "$PP" run -p Once -n 1 --stage-program "$TEST_DIR/limited" >"$TEST_DIR/out" 2>"$TEST_DIR/err" || status=$?
+    [[ $status == 4 && $(wc -l <"$TEST_DIR/err") == 2 ]]
+    grep -q "^memra-stage 0: error: a stage process $room" "$TEST_DIR/err"
+    grep -q "^memra-pp: error: stage 0 (pid [0-9]*, layers 0-7) was lost while loading: ended with exit code 4, could not have" \
+        "$TEST_DIR/err"
+    assert_nothing_left
+}
+
 @test "text goes to stdout, the rest to stderr or the log file, by level" {
     run_pp run -p Once -n 2 --log-level warn
     [[ $status == 0 && ! -s $TEST_DIR/err && -s $TEST_DIR/out ]]
