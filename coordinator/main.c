@@ -1,6 +1,5 @@
 /* memra-pp: chooses the command, and owns what belongs to the whole process: signals, --version. */
 #include "coordinator/machine/inventory.h"
-#include "coordinator/machine/limits.h"
 #include "coordinator/commands/options.h"
 #include "build_id.h"
 
@@ -80,7 +79,6 @@ static void help(FILE *f)
 static int run_command(int argc, char **argv)
 {
     errmsg e = {0};
-    if (limits_stack(&e) != ST_OK) return command_failed(&e);
     for (size_t i = 0; i < N_COMMANDS; i++) {
         if (strcmp(argv[1], commands[i].name) == 0) return commands[i].run(argc - 1, argv + 1);
     }

@@ -191,7 +191,7 @@ int cmd_bench(int argc, char **argv)
     const uint32_t n_own = sizeof own / sizeof *own;
     bench_format format = BENCH_MD;
     errmsg e = {0};
-    const command_form form = {USAGE, ABOUT, own, n_own, NULL, 0, NULL};
+    const command_form form = {USAGE, ABOUT, own, n_own, NULL, 0, NULL, NULL};
     int code;
     if (!options_begin(&c, argc, argv, &form, &code)) return code;
     status s = take_lists(&q, &lists, &e);

@@ -96,7 +96,7 @@ int cmd_devices(int argc, char **argv)
 {
     common_options c;
     errmsg e = {0};
-    const command_form form = {USAGE, ABOUT, NULL, 0, NULL, 0, NULL};
+    const command_form form = {USAGE, ABOUT, NULL, 0, NULL, 0, NULL, NULL};
     int code;
     if (!options_begin(&c, argc, argv, &form, &code)) return code;
     inventory *v = malloc(sizeof *v);

@@ -186,7 +186,7 @@ int cmd_gate(int argc, char **argv)
     const char *name[1];
     uint32_t n_names = 0, begin, end;
     errmsg e = {0};
-    const command_form form = {USAGE, ABOUT, own, n_own, name, 1, &n_names};
+    const command_form form = {USAGE, ABOUT, own, n_own, name, 1, &n_names, NULL};
     int code;
     if (!options_begin(&c, argc, argv, &form, &code)) return code;
     gate_report report = {.to = stdout, .json = c.json};

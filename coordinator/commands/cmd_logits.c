@@ -148,7 +148,7 @@ int cmd_logits(int argc, char **argv)
     common_options c;
     errmsg e = {0};
     uint32_t n_own = sizeof own / sizeof own[0];
-    const command_form form = {USAGE, ABOUT, own, n_own, NULL, 0, NULL};
+    const command_form form = {USAGE, ABOUT, own, n_own, NULL, 0, NULL, NULL};
     int code;
     if (!options_begin(&c, argc, argv, &form, &code)) return code;
     if (options_no_json(&c, "logits", &e) != ST_OK || write_logits(&c, &o, &e) != ST_OK) {

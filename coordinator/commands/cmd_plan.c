@@ -217,7 +217,7 @@ int cmd_plan(int argc, char **argv)
     const uint32_t n_own = sizeof own / sizeof *own;
     common_options c;
     errmsg e = {0};
-    const command_form form = {USAGE, ABOUT, own, n_own, NULL, 0, NULL};
+    const command_form form = {USAGE, ABOUT, own, n_own, NULL, 0, NULL, NULL};
     int code;
     if (!options_begin(&c, argc, argv, &form, &code)) return code;
     status s = shape_take(&random, &c, &e);

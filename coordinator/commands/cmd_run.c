@@ -29,8 +29,8 @@
     "empty while a character is unfinished), and none of the prompt; then a last line\n"           \
     "with stop, text (U+FFFD if a character stayed unfinished), n_prompt, n_generated,\n"          \
     "n_drafted, n_accepted, prompt_tokens_per_s, generation_tokens_per_s, and busy and idle\n"     \
-    "share of each stage; stop is error where the run failed, also before its first token,\n"     \
-    "and error says why.\n\n"                                                                      \
+    "share of each stage. Where the run failed, or its command line was refused, stop is\n"        \
+    "error, error says why and code is the exit code.\n\n"                                         \
     "The same options, model and prompt give the same text, whatever the stages, cuts and\n"       \
     "threads.\n\n"                                                                                 \
     "-i keeps the session over turns of plain text: each line from standard input is\n"            \
@@ -95,8 +95,10 @@ static status print_last_json(const generate_request *q, const generate_result *
         "n_drafted", (json_int_t)r->drafts.n_drafted, "n_accepted",
         (json_int_t)r->drafts.n_accepted, "prompt_tokens_per_s", generate_prompt_rate(q, r),
         "generation_tokens_per_s", generate_step_rate(r), "stages", stages);
-    if (last != NULL && why != NULL)
+    if (last != NULL && why != NULL) {
         json_object_set_new(last, "error", text_json(why->text));
+        json_object_set_new(last, "code", json_integer(status_exit_code(why->code)));
+    }
     return output_json(last, e);
 }
 
@@ -110,6 +112,14 @@ static void print_failed_json(const generate_request *q, generate_result *r, con
                    ? ST_OK
                    : print_last_json(q, r, stopped ? NULL : why, &ignored);
     (void)s; /* the run ends with its own error */
+}
+
+/* The line, or the room for it, was refused: the stream is its end alone. */
+static void print_refused_json(const errmsg *why)
+{
+    const generate_request none = {0};
+    generate_result nothing = {0};
+    print_failed_json(&none, &nothing, why);
 }
 
 static void log_last(const generate_request *q, const generate_result *r)
@@ -209,7 +219,7 @@ static status run(common_options *c, const run_options *o, errmsg *e)
                           .n_draft = o->n_draft,
                           .n_max = o->n < 0 ? UINT64_MAX : (uint64_t)o->n};
     generate_result r = {0};
-    bool ended = o->interactive; /* the stream of JSON, if there is one */
+    bool ended = false; /* the stream of JSON */
     if (o->interactive) TRY_DONE(s, check_interactive(c, o, e));
     TRY_DONE(s, options_trace(c, e));
     TRY_DONE(s, sampler_valid(&o->sampler, e));
@@ -296,7 +306,7 @@ int cmd_run(int argc, char **argv)
     };
     errmsg e = {0};
     uint32_t n_own = sizeof own / sizeof own[0];
-    const command_form form = {USAGE, ABOUT, own, n_own, NULL, 0, NULL};
+    const command_form form = {USAGE, ABOUT, own, n_own, NULL, 0, NULL, print_refused_json};
     int code;
     if (!options_begin(&c, argc, argv, &form, &code)) return code;
     status s = run(&c, &o, &e);

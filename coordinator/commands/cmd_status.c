@@ -351,7 +351,7 @@ int cmd_status(int argc, char **argv)
     errmsg e = {0};
     const char *pid = NULL;
     uint32_t n_positional;
-    const command_form form = {USAGE, ABOUT, NULL, 0, &pid, 1, &n_positional};
+    const command_form form = {USAGE, ABOUT, NULL, 0, &pid, 1, &n_positional, NULL};
     int code;
     if (!options_begin(&c, argc, argv, &form, &code)) return code;
     return show(&c, n_positional > 0 ? pid : NULL, &e) == ST_OK ? 0 : command_failed(&e);

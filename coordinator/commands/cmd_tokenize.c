@@ -69,7 +69,7 @@ int cmd_tokenize(int argc, char **argv)
     common_options c;
     errmsg e = {0};
     uint32_t n_own = sizeof own / sizeof own[0];
-    const command_form form = {USAGE, ABOUT, own, n_own, NULL, 0, NULL};
+    const command_form form = {USAGE, ABOUT, own, n_own, NULL, 0, NULL, NULL};
     int code;
     if (!options_begin(&c, argc, argv, &form, &code)) return code;
     tokenize_options how = {.bos = !no_bos, .special = !no_special};

@@ -4,6 +4,7 @@
 #include "coordinator/commands/demo.h"
 #include "coordinator/commands/options_impl.h"
 #include "coordinator/commands/outfile.h"
+#include "coordinator/machine/limits.h"
 #include "coordinator/trace/trace.h"
 
 #include <errno.h>
@@ -30,6 +31,9 @@ typedef struct {
     uint32_t n_own;
     common_options *c;
     door_values values;
+    const char **positional;
+    uint32_t positional_max, *n_positional;
+    bool options_over; /* "--" was seen */
     errmsg *e;
 } line;
 
@@ -191,6 +195,34 @@ static status finish(line *l, const shared_texts *t)
     return open_log(c, l->e);
 }
 
+static status take_argument(line *l)
+{
+    const char *text = l->argv[l->at];
+    if (!l->options_over && strcmp(text, "--") == 0) {
+        l->options_over = true;
+        return ST_OK;
+    }
+    if (!l->options_over && text[0] == '-' && text[1] != '\0') return take_option(l);
+    if (l->n_positional != NULL && *l->n_positional < l->positional_max) {
+        l->positional[(*l->n_positional)++] = text;
+        return ST_OK;
+    }
+    char quoted[DOORTEXT_QUOTE_BYTES];
+    return errmsg_set(l->e, ST_USAGE, "unexpected argument %s; see --help",
+                      doortext_quote(quoted, text, strlen(text)));
+}
+
+/* After one that was refused: the others only say how that is to be told (--json). */
+static void take_rest(line *l)
+{
+    errmsg ignored = {0};
+    l->e = &ignored;
+    for (l->at++; l->at < l->argc; l->at++) {
+        status s = take_argument(l);
+        (void)s;
+    }
+}
+
 status options_parse(int argc, char **argv, const option *own, uint32_t n_own, common_options *out,
                      const char **positional, uint32_t positional_max, uint32_t *n_positional,
                      errmsg *e)
@@ -213,23 +245,15 @@ status options_parse(int argc, char **argv, const option *own, uint32_t n_own, c
               .n_own = n_own,
               .shared = shared,
               .c = out,
+              .positional = positional,
+              .positional_max = positional_max,
+              .n_positional = n_positional,
               .e = e};
     doors_from_environment(&l.values);
-    bool options_over = false;
     for (; l.at < argc; l.at++) {
-        const char *text = argv[l.at];
-        if (!options_over && strcmp(text, "--") == 0) {
-            options_over = true;
-        } else if (!options_over && text[0] == '-' && text[1] != '\0') {
-            TRY(take_option(&l));
-            if (out->help) return ST_OK;
-        } else if (n_positional != NULL && *n_positional < positional_max) {
-            positional[(*n_positional)++] = text;
-        } else {
-            char quoted[DOORTEXT_QUOTE_BYTES];
-            return errmsg_set(e, ST_USAGE, "unexpected argument %s; see --help",
-                              doortext_quote(quoted, text, strlen(text)));
-        }
+        status s = take_argument(&l);
+        if (s != ST_OK) take_rest(&l);
+        if (s != ST_OK || out->help) return s;
     }
     return finish(&l, &texts);
 }
@@ -324,8 +348,11 @@ bool options_begin(common_options *out, int argc, char **argv, const command_for
 {
     errmsg e = {0};
     *code = 0;
-    if (options_parse(argc, argv, form->own, form->n_own, out, form->positional,
-                      form->positional_max, form->n_positional, &e) != ST_OK) {
+    status s = options_parse(argc, argv, form->own, form->n_own, out, form->positional,
+                             form->positional_max, form->n_positional, &e);
+    if (s == ST_OK && !out->help) s = limits_stack(&e);
+    if (s != ST_OK) {
+        if (out->json && form->refused_json != NULL) form->refused_json(&e);
         *code = command_failed(&e);
         return false;
     }

@@ -63,8 +63,10 @@ typedef struct {
 /* Parse argv[1..] of a command: its own table and the shared ones; where both have a name or
  * letter, the command's own wins. Positional arguments (gate names) go to positional (at most
  * positional_max; more are refused). ST_USAGE or ST_BAD_DOOR with *e; ST_RESOURCES: the log file
- * cannot be written. With --help everything else is left unread and *out says so. Otherwise the log
- * is open (level and file) when it returns ST_OK. Texts in *out are argv's own. */
+ * cannot be written. With --help everything else is left unread and *out says so. After an
+ * argument that is refused the rest is read all the same: *out says whether --json is among them.
+ * Otherwise the log is open (level and file) when it returns ST_OK. Texts in *out are argv's own.
+ */
 MUST_USE status options_parse(int argc, char **argv, const option *own, uint32_t n_own,
                               common_options *out, const char **positional, uint32_t positional_max,
                               uint32_t *n_positional, errmsg *e);
@@ -107,10 +109,11 @@ typedef struct {
     uint32_t n_own;
     const char **positional; /* [positional_max] */
     uint32_t positional_max, *n_positional;
+    void (*refused_json)(const errmsg *why); /* how --json is told that nothing begins; NULL: not */
 } command_form;
 
-/* How every command begins: its line is parsed, as options_parse does, or its help printed. False:
- * that was all, and *code is its exit code. */
+/* How every command begins: its line is parsed, as options_parse does, and room made for its stacks
+ * (limits.h), or its help printed. False: that was all, and *code is its exit code. */
 MUST_USE bool options_begin(common_options *out, int argc, char **argv, const command_form *form,
                             int *code);
 

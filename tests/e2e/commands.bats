@@ -163,54 +163,6 @@ teardown() { memra_teardown; }
     json_ok "$TEST_DIR/out" '!defined $l->{draft}'
 }
 
-@test "run --json: a line a token, whole characters, the last line closes" {
-    run_pp run --json -p "Once upon" -n 20 --temp 0 --stages 2
-    [[ $status == 0 ]]
-    json_ok "$TEST_DIR/out" '@v == 21 && $l->{text} eq ""
-        && !grep { join(",", sort keys %$_) ne "text,token" } @v[0 .. 19]'
-    json_ok "$TEST_DIR/out" '$l->{stop} eq "limit" && $l->{n_generated} == 20'
-    json_ok "$TEST_DIR/out" '$l->{n_prompt} > 1 && $l->{prompt_tokens_per_s} > 0
-        && $l->{generation_tokens_per_s} > 0'
-    json_ok "$TEST_DIR/out" 'join(",", map { $_->{stage} } @{$l->{stages}}) eq "0,1"'
-    json_ok "$TEST_DIR/out" '!grep { abs($_->{busy} + $_->{idle} - 1) > 1e-6 || $_->{busy} <= 0 }
-        @{$l->{stages}}'
-    json_ok "$TEST_DIR/out" 'print "Once upon", map({ $_->{text} } @v), "\n"' \
-        >"$TEST_DIR/joined"
-    run_pp run -p "Once upon" -n 20 --temp 0
-    cmp "$TEST_DIR/joined" "$TEST_DIR/out"
-}
-
-@test "run --json: the last line says how it ended, also when it failed" {
-    local fault code error
-    # After some tokens: a stage lost for good, NaN; before any: while loading, no memory.
-    while read -r fault code error; do
-        run_pp run --json -p "Once upon" -n 30 --temp 0 --stages 2 --restarts 0 --fault "$fault"
-        [[ $status == "$code" ]]
-        json_ok "$TEST_DIR/out" "\$l->{stop} eq 'error' && \$l->{error} =~ /$error/"
-        json_ok "$TEST_DIR/out" '$l->{n_generated} == @v - 1 && !grep { exists $_->{stop} } @v[0 .. $#v - 1]'
-    done <<'END'
-stage=1,at=decode,step=3,kind=kill 5 ^stage.1.*SIGKILL
-stage=1,at=decode,step=3,kind=nan 7 NaN.or.infinity
-stage=0,at=load,kind=kill 5 ^stage.0.*while.loading
-stage=1,at=load,kind=oom 4 no.memory
-END
-    # Refused before anything starts; a path is any bytes.
-    run_pp run --json -m "$TEST_DIR/n"$'\xff'"o" -p x
-    [[ $status == 3 ]]
-    json_ok "$TEST_DIR/out" '@v == 1 && $l->{stop} eq "error" && $l->{error} =~ m{/n\x{fffd}o: .*No such file}'
-    run_pp run --json -p x --trace "$TEST_DIR/none/t"
-    [[ $status == 4 ]]
-    json_ok "$TEST_DIR/out" '@v == 1 && $l->{error} =~ /^--trace /'
-    # A signal while it loads.
-    start_pp "$TEST_DIR/json" run -p Once --json --stages 2 --fault stage=1,at=load,kind=slow:20000
-    wait_for 10 has_stages "$PP_PID" 2
-    kill -INT "$PP_PID"
-    end_of "$PP_PID" 5
-    [[ $END_CODE == 130 ]]
-    json_ok "$TEST_DIR/json" '@v == 1 && $l->{stop} eq "interrupted" && !exists $l->{error}'
-    assert_nothing_left
-}
-
 @test "run: characters stay whole, whatever tokens make them up and wherever the text is cut" {
     local n
     # Nearly all tokens are as likely as any other: byte tokens in every order.
