@@ -198,7 +198,7 @@ static status too_few(const plan *p, const session_need *one, uint64_t kv_bytes,
         snprintf(fits, sizeof fits, "a context of %llu would fit",
                  (unsigned long long)(n * KV_BLOCK));
     }
-    return errmsg_set(e, ST_USAGE,
+    return errmsg_set(e, ST_RESOURCES,
                       "%llu byte%s of KV: too few for one session of context %u, which needs "
                       "%llu: %s (--kv-bytes, --ctx)",
                       (unsigned long long)kv_bytes, plural(kv_bytes), p->n_ctx,
@@ -211,7 +211,7 @@ static status settle_blocks(plan *p, const model_desc *m, uint64_t kv_bytes, err
 {
     session_need one = need_of(p, m);
     if (one.bytes > PLAN_BYTES_MAX / p->n_sessions) {
-        return errmsg_set(e, ST_USAGE,
+        return errmsg_set(e, ST_RESOURCES,
                           "%u session%s of context %u need%s more than 2^60 bytes of KV: fewer "
                           "sessions or a smaller context would fit",
                           p->n_sessions, plural(p->n_sessions), p->n_ctx,

@@ -92,8 +92,9 @@ typedef struct {
 } plan;
 
 /* ST_BAD_DOOR and ST_RESOURCES as fence_plan; ST_BAD_MODEL: a vocabulary that cannot be sampled;
- * ST_USAGE: a context, chunk or count out of range, a KV type that is none, kv_bytes too small for
- * one session of n_ctx (the message says what would fit). *out is unspecified then. */
+ * ST_USAGE: a context, chunk or count out of range, a KV type that is none; ST_RESOURCES also:
+ * kv_bytes too small for one session of n_ctx (the message says what would fit), or sessions that
+ * no machine has room for. *out is unspecified then. */
 MUST_USE status plan_make(plan *out, const model_desc *m, const doors *d, const plan_request *r,
                           errmsg *e);
 

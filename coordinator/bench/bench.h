@@ -61,8 +61,8 @@ typedef struct {
  * ended. */
 typedef void (*bench_told)(void *ctx, const bench_result *r, const bench_test *t);
 
-/* Measure all. ST_USAGE: -p, -n or --depth beyond the context, stages that the model does not have;
- * otherwise as pipeline_open and session_prime. bench_free in any case. */
+/* Measure all. ST_CONTEXT_FULL: -p, -n or --depth beyond the context; otherwise as pipeline_open
+ * and session_prime. bench_free in any case. */
 MUST_USE status bench_run(bench_result *out, const bench_request *q, bench_told told, void *ctx,
                           errmsg *e);
 void bench_free(bench_result *r);

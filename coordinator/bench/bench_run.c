@@ -119,14 +119,16 @@ static status test_run(bench_state *b, bench_test *t, errmsg *e)
 static status check_context(const bench_request *q, uint32_t n_ctx, errmsg *e)
 {
     if (q->n_prompt > n_ctx) {
-        return errmsg_set(e, ST_USAGE,
-                          "-p %u does not fit into a context of %u position%s; see --ctx",
+        return errmsg_set(e, ST_CONTEXT_FULL,
+                          "-p %u does not fit into a context of %u position%s; lower it or raise "
+                          "--ctx",
                           q->n_prompt, n_ctx, plural(n_ctx));
     }
     if (q->n_generate > 0 && (uint64_t)q->depth + q->n_generate > n_ctx) {
         return errmsg_set(
-            e, ST_USAGE,
-            "-n %u after --depth %u does not fit into a context of %u position%s; see --ctx",
+            e, ST_CONTEXT_FULL,
+            "-n %u after --depth %u does not fit into a context of %u position%s; lower them or "
+            "raise --ctx",
             q->n_generate, q->depth, n_ctx, plural(n_ctx));
     }
     return ST_OK;

@@ -274,9 +274,9 @@ static status check_all(void *request, const model_desc *m, errmsg *e)
     const uint32_t asked = largest(&q->sessions);
     if (q->common->plan.n_ctx > 0 && positions(q) > q->common->plan.n_ctx) {
         return errmsg_set(
-            e, ST_USAGE,
-            "-p %u and -n %u%s take %llu positions, which do not fit into a context of %u; see "
-            "--ctx",
+            e, ST_CONTEXT_FULL,
+            "-p %u and -n %u%s take %llu positions, which do not fit into a context of %u; lower "
+            "them or raise --ctx",
             q->n_prompt, q->n_generate, q->n_beside > 0 ? ", --beside," : "",
             (unsigned long long)positions(q), q->common->plan.n_ctx);
     }
@@ -286,7 +286,7 @@ static status check_all(void *request, const model_desc *m, errmsg *e)
         TRY(placement_resolve(&x.doors, &x.gpus, q->common->stage_program, e));
         status s = fits(&x, asked, &why);
         if (s == ST_OK) continue;
-        uint32_t most = s == ST_RESOURCES || s == ST_USAGE ? most_that_fit(&x, asked) : 0;
+        uint32_t most = s == ST_RESOURCES ? most_that_fit(&x, asked) : 0;
         if (most == 0) return errmsg_set(e, s, "%s", why.text);
         return errmsg_set(e, s,
                           "--sessions %u: not with %u positions each, at most %u would fit: %s",

@@ -57,9 +57,9 @@ typedef struct {
 /* Output as it comes: called with t NULL before the first test, then when a test has ended. */
 typedef void (*sessions_told)(void *ctx, const sessions_result *r, const sessions_test *t);
 
-/* Measure q: for each of its stages, batch and sessions, in that order. ST_USAGE: a context that
- * does not hold prompt and generation; ST_RESOURCES: the sessions' KV does not fit, saying how many
- * would; otherwise as pipeline_open and session_prime. bench_sessions_free in any case. */
+/* Measure q: for each of its stages, batch and sessions, in that order. ST_CONTEXT_FULL: a context
+ * that does not hold prompt and generation; ST_RESOURCES: the sessions' KV does not fit, saying how
+ * many would; otherwise as pipeline_open and session_prime. bench_sessions_free in any case. */
 MUST_USE status bench_sessions_run(sessions_result *out, const bench_request *q, sessions_told told,
                                    void *ctx, errmsg *e);
 void bench_sessions_free(sessions_result *r);

@@ -99,7 +99,7 @@ static status fit_context(gate_context *g, uint32_t asked, errmsg *e)
         return ST_OK;
     }
     return errmsg_set(
-        e, ST_USAGE,
+        e, ST_CONTEXT_FULL,
         "a prompt of %u and %llu decoded tokens do not fit into a context of %llu: lower "
         "-p or -n, or raise --ctx",
         asked > 0 ? asked : PROMPT_MIN, (unsigned long long)decode, (unsigned long long)n_ctx);

@@ -132,6 +132,19 @@ teardown() {
 
 @test "what cannot be measured is refused before anything starts" {
     local line
+    # A context that is too small is no wrong line: as everywhere, exit code 4.
+    while read -r line; do
+        # shellcheck disable=SC2086 # words
+        pp bench -m "$DEMO" $line
+        [[ -z $OUT ]]
+        expect_error 4 "fit into a context of (64|512).*raise --ctx"
+    done <<'END'
+-p 100 --ctx 64
+-n 100 --ctx 64 -p 0
+-n 30 --depth 40 --ctx 64 -p 0
+--sessions 4 -p 60 -n 10 --ctx 64
+--sessions 2 --beside 600 --ctx 512
+END
     while read -r line; do
         # shellcheck disable=SC2086 # words
         pp bench -m "$DEMO" $line
@@ -139,9 +152,6 @@ teardown() {
         expect_error 2 ""
     done <<'END'
 -p 0 -n 0
--p 100 --ctx 64
--n 100 --ctx 64 -p 0
--n 30 --depth 40 --ctx 64 -p 0
 -p 4294967296
 -p -1
 -r 0
@@ -158,10 +168,8 @@ teardown() {
 --sessions 4 -n 0
 --sessions 4 --depth 8
 --sessions 4 --batch 1,x
---sessions 4 -p 60 -n 10 --ctx 64
 --batch 2
 --beside 64
---sessions 2 --beside 600 --ctx 512
 -o xml
 END
     pp bench -m "$TEST_DIR/none.gguf"

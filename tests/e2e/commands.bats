@@ -445,6 +445,12 @@ teardown() { memra_teardown; }
     json_ok "$TEST_DIR/out" '!$l->{fits}'
     refused 4 'no CUDA backend|no such CUDA device' plan --devices 63
     refused 2 'more than the model' plan --stages 64
+    local line
+    # KV that is too little for the context is what a context is that is too small for its prompt.
+    for line in 'plan' 'run -p Once' 'logits --tokens 1 -o -'; do
+        # shellcheck disable=SC2086 # words
+        refused 4 'too few for one session of context 512, .* \(--kv-bytes, --ctx\)' $line --ctx 512 --kv-bytes 4096
+    done
 }
 
 @test "status: no live run, the list, one run, one that does not answer" {

@@ -299,8 +299,8 @@ busy() {
 2 ppn -m $DEMO -p 23
 2 ppn -m $DEMO -p 4001
 2 ppn -m $DEMO -n 0
-2 ppn -m $DEMO -p 500 --ctx 128
-2 ppn -m $DEMO --ctx 20
+4 ppn -m $DEMO -p 500 --ctx 128
+4 ppn -m $DEMO --ctx 20
 2 ppn -m $DEMO --stages 9
 2 ppn -m $DEMO -p 24 -n 1 --stages 1
 2 all -m $DEMO -p 24 -n 1 --stages 0

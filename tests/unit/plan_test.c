@@ -54,14 +54,19 @@ static plan planned(const fixture *f, uint32_t n_stages, const plan_request *r)
     return p;
 }
 
-static void refused(const fixture *f, const plan_request *r, const char *part)
+static void refused_as(status code, const fixture *f, const plan_request *r, const char *part)
 {
     plan p;
     errmsg e = {0};
     doors d = doors_default();
-    assert_int_equal(plan_make(&p, f->m, &d, r, &e), ST_USAGE);
+    assert_int_equal(plan_make(&p, f->m, &d, r, &e), code);
     if (strstr(e.text, part) == NULL) print_error("# %s does not say %s\n", e.text, part);
     assert_non_null(strstr(e.text, part));
+}
+
+static void refused(const fixture *f, const plan_request *r, const char *part)
+{
+    refused_as(ST_USAGE, f, r, part);
 }
 
 static void defaults_are_as_stated(void **state)
@@ -207,11 +212,11 @@ static void kv_bytes_bound_the_blocks(void **state)
     r.kv_bytes = 2 * block;
     assert_int_equal(planned(f, 2, &r).n_blocks[0], 2);
     r.kv_bytes = 2 * block - 1;
-    refused(f, &r, "a context of 64 would fit");
+    refused_as(ST_RESOURCES, f, &r, "a context of 64 would fit");
     r.kv_bytes = block - 1;
-    refused(f, &r, "not even the smallest context fits (--kv-bytes, --ctx)");
+    refused_as(ST_RESOURCES, f, &r, "not even the smallest context fits (--kv-bytes, --ctx)");
     r.kv_bytes = 1;
-    refused(f, &r, "too few");
+    refused_as(ST_RESOURCES, f, &r, "too few");
 }
 
 /* A model of three layers, the first two of which see a window. */
@@ -238,9 +243,9 @@ static void windows_are_counted_apart(void **state)
     assert_int_equal(p.stage[1].kv_bytes, (16 + 64) * block);
     /* One session needs 16 global blocks and 4 window blocks of two layers. */
     r.kv_bytes = 24 * block - 1;
-    refused(&w, &r, "a context of 960 would fit");
+    refused_as(ST_RESOURCES, &w, &r, "a context of 960 would fit");
     r.kv_bytes = 3 * block;
-    refused(&w, &r, "a context of 64 would fit");
+    refused_as(ST_RESOURCES, &w, &r, "a context of 64 would fit");
     r.kv_bytes = 24 * block;
     p = planned(&w, 2, &r);
     assert_true(p.n_blocks[KV_CLASS_GLOBAL] == 16 && p.n_blocks[KV_CLASS_WINDOW] == 4);
@@ -257,7 +262,7 @@ static void windows_are_counted_apart(void **state)
     assert_true(p.n_blocks[KV_CLASS_GLOBAL] == 64 && p.n_blocks[KV_CLASS_WINDOW] == 10);
     assert_int_equal(p.stage[0].kv_bytes, 30 * block);
     r.kv_bytes = 5 * block;
-    refused(&w, &r, "a context of 64 would fit");
+    refused_as(ST_RESOURCES, &w, &r, "a context of 64 would fit");
     free(m);
 }
 
@@ -323,7 +328,7 @@ static void enormous_requests_do_not_overflow(void **state)
     big->n_head = 512;
     doors d = doors_default();
     errmsg_clear(&e);
-    assert_int_equal(plan_make(&p, big, &d, &r, &e), ST_USAGE);
+    assert_int_equal(plan_make(&p, big, &d, &r, &e), ST_RESOURCES);
     assert_non_null(strstr(e.text, "2^60"));
     free(big);
 }
