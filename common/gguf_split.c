@@ -89,8 +89,12 @@ static status part_open(gguf_part *p, const char *path, const char *role, errmsg
     p->fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
     if (p->fd < 0) {
         bool ours = errno == EMFILE || errno == ENFILE || errno == ENOMEM;
-        return errmsg_set(e, ours ? ST_RESOURCES : ST_BAD_MODEL, "%s: %s%s: %s", p->name, role,
-                          errno == ENOENT ? "is missing" : "cannot be opened", strerror(errno));
+        if (errno == ENOENT && role[0] != '\0')
+            return errmsg_set(e, ST_BAD_MODEL,
+                              "%s: %sis missing (%s): all parts belong in one folder", p->name,
+                              role, strerror(errno));
+        return errmsg_set(e, ours ? ST_RESOURCES : ST_BAD_MODEL, "%s: %scannot be opened: %s",
+                          p->name, role, strerror(errno));
     }
     return gguf_part_parse(p, e);
 }

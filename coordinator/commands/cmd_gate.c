@@ -1,5 +1,6 @@
 /* gate: the program's own check that its output does not depend on how it was run. */
 #include "common/amount.h"
+#include "coordinator/commands/draft_option.h"
 #include "coordinator/gates/gate_pipe.h"
 #include "coordinator/shape/shape.h"
 #include "coordinator/trace/trace.h"
@@ -139,6 +140,29 @@ static status check_stages(const doors *d, errmsg *e)
                       "2 or more, or leave it out, then a gate walks several numbers of stages");
 }
 
+/* The model that drafts for gate spec, before anything starts. */
+static status check_draft(const gate_context *g, uint32_t begin, uint32_t end, errmsg *e)
+{
+    bool meant = false;
+    for (uint32_t i = begin; i < end; i++)
+        meant = meant || gates[i].run == gate_spec;
+    if (g->draft_path == NULL) return ST_OK;
+    if (!meant)
+        return errmsg_set(e, ST_USAGE,
+                          "--draft-model is for gate spec: leave it out, or run that gate or all");
+    common_options own = *g->common;
+    gate_model m;
+    errmsg why = {0};
+    own.model = g->draft_path;
+    own.model_fd = 0;
+    own.doors = doors_default();
+    if (read_model(&m, &own, &why) != ST_OK) return draft_option_refuse(&why, e);
+    if (m.n_vocab == g->model.n_vocab) return ST_OK;
+    return errmsg_set(e, ST_BAD_MODEL,
+                      "--draft-model %.200s has %u tokens, %.200s has %u: it cannot draft for it",
+                      g->draft_path, m.n_vocab, g->model_path, g->model.n_vocab);
+}
+
 static status run_gates(gate_context *g, uint32_t begin, uint32_t end, errmsg *e)
 {
     if (!g->canary)
@@ -205,6 +229,7 @@ int cmd_gate(int argc, char **argv)
     g.model_path = c.model;
     if (s == ST_OK) s = options_model(&c, &e);
     if (s == ST_OK) s = read_model(&g.model, &c, &e);
+    if (s == ST_OK) s = check_draft(&g, begin, end, &e);
     if (s == ST_OK) s = fit_context(&g, n_prompt, &e);
     if (s == ST_OK) s = shape_ready(&random, &c, &e);
     if (s == ST_OK) s = options_trace(&c, &e);

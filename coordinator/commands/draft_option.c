@@ -26,6 +26,11 @@ static status doors_beside(doors *out, const doors *main, const char *stage_prog
     return ST_OK;
 }
 
+status draft_option_refuse(const errmsg *why, errmsg *e)
+{
+    return errmsg_set(e, why->code, "--draft-model: %.490s", why->text);
+}
+
 status draft_option_look(draft_option *out, const char *path, const common_options *c,
                          const preview *main, errmsg *e)
 {
@@ -38,7 +43,8 @@ status draft_option_look(draft_option *out, const char *path, const common_optio
     own->plan = (plan_request){.n_ctx = main->plan->n_ctx,
                                .n_sessions = main->plan->n_sessions + 1,
                                .kv_type = main->plan->kv_type};
-    return preview_open(&out->look, own, e);
+    errmsg why = {0};
+    return preview_open(&out->look, own, &why) == ST_OK ? ST_OK : draft_option_refuse(&why, e);
 }
 
 static status check_words(const draft_option *o, const char *main_path, const preview *main,
@@ -77,8 +83,9 @@ status draft_option_fits(const draft_option *o, const preview *main, errmsg *e)
 status draft_option_open(draft_option *out, const char *path, const common_options *c,
                          const preview *main, errmsg *e)
 {
+    errmsg why = {0};
     status s = draft_option_look(out, path, c, main, e);
-    if (s == ST_OK) s = preview_words(&out->look, e);
+    if (s == ST_OK && preview_words(&out->look, &why) != ST_OK) s = draft_option_refuse(&why, e);
     if (s == ST_OK) s = check_words(out, c->model, main, e);
     if (s == ST_OK) s = draft_option_fits(out, main, e);
     if (s != ST_OK) draft_option_close(out);
@@ -95,10 +102,11 @@ status draft_option_start(draft_model **out, const draft_option *o, errmsg *e)
     const plan *p = o->look.plan;
     pipeline_options how = options_pipeline(&o->common);
     pipeline *own = NULL;
+    errmsg why = {0};
     *out = NULL;
     how.called = "draft model";
     how.faults_met = NULL; /* it has none of the doors' */
-    TRY(pipeline_open(&own, &how, &interrupted, e));
+    if (pipeline_open(&own, &how, &interrupted, &why) != ST_OK) return draft_option_refuse(&why, e);
     log_info("draft model: %s, %u layer%s, %u wide; weights %s, kv %s", name_of(o->common.model),
              o->look.model->n_layers, plural(o->look.model->n_layers), o->look.model->n_embd,
              amount_said(p->stage[0].weights_bytes), amount_said(p->stage[0].kv_bytes));

@@ -22,6 +22,9 @@ typedef struct {
     preview look;          /* with its words */
 } draft_option;
 
+/* An error about the file, with the option before it; returns its code. */
+status draft_option_refuse(const errmsg *why, errmsg *e);
+
 /* Look at the file, beside main, whose words are read. ST_BAD_MODEL also: another vocabulary,
  * naming both files; ST_RESOURCES: both do not fit; else as preview_open and preview_words.
  * draft_option_close is legal in any case. */
@@ -36,7 +39,7 @@ MUST_USE status draft_option_look(draft_option *out, const char *path, const com
 /* Both fit into the host's memory. ST_RESOURCES, naming what they need and what is free. */
 MUST_USE status draft_option_fits(const draft_option *o, const preview *main, errmsg *e);
 
-/* Start it. Errors as pipeline_open. */
+/* Start it. Errors as pipeline_open, with the option before them. */
 MUST_USE status draft_option_start(draft_model **out, const draft_option *o, errmsg *e);
 
 #endif

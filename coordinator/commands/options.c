@@ -278,7 +278,7 @@ status options_open_model(const common_options *c, gguf **out, errmsg *e)
     *out = NULL;
     if (c->model_fd <= 0 && is_name(c->model))
         return errmsg_set(e, ST_BAD_MODEL,
-                          "%s: No such file; -m takes a GGUF file. launch/pp-run.sh -m NAME "
+                          "%s: No such file, and a GGUF file is meant. launch/pp-run.sh -m NAME "
                           "fetches models that it knows by name: launch/get-model.sh --help lists "
                           "them",
                           c->model);

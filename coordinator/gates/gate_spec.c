@@ -254,9 +254,8 @@ static status open_drafts(draft_model **out, const work *w, const way *how, errm
     TRY(gate_pipe_open(&p, &g, &one, &setup, e));
     status s = draft_model_open(out, p, e);
     if (s == ST_OK && pipeline_model(p)->n_vocab != g.model.n_vocab)
-        s = errmsg_set(e, ST_BAD_MODEL,
-                       "--draft-model %s has %u tokens, %s has %u: it cannot draft for it",
-                       g.draft_path, pipeline_model(p)->n_vocab, w->g->model_path, g.model.n_vocab);
+        s = errmsg_set(e, ST_BAD_MODEL, "--draft-model %s changed while it was opened",
+                       g.draft_path);
     if (*out == NULL) pipeline_close(p);
     return s;
 }

@@ -144,7 +144,21 @@ teardown() { memra_teardown; }
 }
 
 @test "run --draft-model: another vocabulary, no drafts, no file: one line" {
-    refused 3 "no-such-file" run -p x --draft-model "$TEST_DIR/no-such-file"
+    local line
+    for line in 'run -p x' 'plan' 'gate spec' 'gate all'; do
+        # shellcheck disable=SC2086 # words
+        refused 3 "--draft-model: $TEST_DIR/no-such-file: cannot be opened: No such file" $line \
+            --draft-model "$TEST_DIR/no-such-file"
+    done
+    # A stage program that cannot be had a second time.
+    printf '#!/bin/bash\nmkdir "%s" 2>/dev/null || exit 4\nexec "%s" "$@"\n' "$TEST_DIR/first" \
+        "$MEMRA_BUILD/bin/memra-stage" >"$TEST_DIR/once"
+    chmod +x "$TEST_DIR/once"
+    refused 4 "error: --draft-model: stage 0 \(pid [0-9]+, layers 0-7\) was lost while loading" run -p x \
+        --draft-model "$DEMO" --log-level warn --stage-program "$TEST_DIR/once"
+    refused 2 "--draft-model is for gate spec" gate ppn --draft-model "$DEMO"
+    refused 3 "--draft-model .*demo.gguf has 1024 tokens, .* has 2048: it cannot draft for it" gate spec \
+        --shape layers=2,embd=64,heads=2,kv-heads=2,ff=128,vocab=2048 --draft-model "$DEMO"
     refused 2 "--draft-model needs a name" run -p x --draft-model ""
     refused 2 "--draft 0 leaves nothing" run -p x --draft 0 --draft-model "$DEMO"
     require_shared models/stories260K/stories260K-f32.gguf
@@ -248,12 +262,12 @@ teardown() { memra_teardown; }
     cd "$TEST_DIR"
     for line in 'run -p x' plan bench 'gate ppn' 'tokenize -p x' 'logits --tokens 1 -o -'; do
         # shellcheck disable=SC2086 # words
-        refused 3 '^memra-pp: error: smollm3: No such file; -m takes a GGUF file.* launch/get-model.sh --help lists' \
+        refused 3 '^memra-pp: error: smollm3: No such file, and a GGUF file is meant.* launch/get-model.sh --help lists' \
             $line -m smollm3
         # shellcheck disable=SC2086
         refused 3 'smollm3.gguf: .*No such file' $line -m smollm3.gguf
     done
-    refused 3 '^memra-pp: error: smollm3: No such file' run -p x -m "$DEMO" --draft-model smollm3
+    refused 3 '^memra-pp: error: --draft-model: smollm3: No such file' run -p x -m "$DEMO" --draft-model smollm3
 }
 
 @test "run: options and doors that cannot be meant" {

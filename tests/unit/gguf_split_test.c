@@ -159,7 +159,7 @@ static void a_part_is_missing(void **state)
         for (unsigned no = 1; no <= PARTS; no++) {
             if (no != missing) assert_refused(p, no, says, "No such file");
         }
-        assert_refused(p, missing, "is missing", "No such file");
+        assert_refused(p, missing, "cannot be opened", "No such file");
         write_parts(p);
     }
 }
