@@ -285,12 +285,47 @@ static bool is_set(const door_values *v, door_id id)
     return v->value[id] != NULL && v->value[id][0] != '\0';
 }
 
+/* A fault of a stage that there is none of; `beside` says how many are asked for. */
+static status refuse_stage(const doors *d, uint32_t stage, const char *beside, errmsg *e)
+{
+    char quoted[DOORTEXT_QUOTE_BYTES], fix[48];
+    snprintf(fix, sizeof fix, "--stages %u or more has it", stage + 1);
+    if (stage >= STAGES_MAX) snprintf(fix, sizeof fix, "%u is the most there can be", STAGES_MAX);
+    return errmsg_set(e, ST_BAD_DOOR,
+                      "%s=%s names stage %u, and %s; rule: S is 0 to one less than the stages: %s",
+                      doors_name(d, DOOR_FAULT),
+                      doortext_quote(quoted, d->fault_text, strlen(d->fault_text)), stage, beside,
+                      fix);
+}
+
+/* The faults name stages that there are. */
+static status check_faulted(const doors *d, const door_values *v, errmsg *e)
+{
+    char beside[DOORTEXT_QUOTE_BYTES + 64] = "nothing asks for so many stages",
+                                       quoted[DOORTEXT_QUOTE_BYTES];
+    const char *asked = v->value[DOOR_STAGES];
+    if (is_set(v, DOOR_STAGES))
+        snprintf(beside, sizeof beside, "%s=%s has no such stage", doors_name(d, DOOR_STAGES),
+                 doortext_quote(quoted, asked, strlen(asked)));
+    else if (v->default_stages > 0)
+        snprintf(beside, sizeof beside, "by default there are %u", v->default_stages);
+    for (uint32_t i = 0; i < d->faults.n && !v->stages_elsewhere; i++) {
+        uint32_t stage = d->faults.list[i].stage;
+        door_text faults = {(doors *)d, DOOR_FAULT, v->value[DOOR_FAULT], e};
+        if (stage == FAULT_STAGE_ALL || stage == 0) continue;
+        if (stage >= d->n_stages) return refuse_stage(d, stage, beside, e);
+        if (!d->streams)
+            return refuse_beside(&faults, v, DOOR_STREAMS,
+                                 "names a stage that is in the process of stage 0 with");
+    }
+    return ST_OK;
+}
+
 static status check_together(doors *d, const door_values *v, errmsg *e)
 {
     door_text splits = {d, DOOR_SPLITS, v->value[DOOR_SPLITS], e};
     door_text split = {d, DOOR_SPLIT, v->value[DOOR_SPLIT], e};
     door_text devices = {d, DOOR_DEVICES, v->value[DOOR_DEVICES], e};
-    door_text faults = {d, DOOR_FAULT, v->value[DOOR_FAULT], e};
     if (is_set(v, DOOR_SPLIT)) {
         if (is_set(v, DOOR_SPLITS)) return refuse_beside(&split, v, DOOR_SPLITS, "stands beside");
         if (d->n_stages != 2) return refuse_beside(&split, v, DOOR_STAGES, "cuts once, but");
@@ -307,16 +342,7 @@ static status check_together(doors *d, const door_values *v, errmsg *e)
         return refuse_beside(&transport, v, DOOR_STREAMS, "forces what nothing crosses with");
     if (!d->streams && d->signal != SIGNAL_AUTO)
         return refuse_beside(&how, v, DOOR_STREAMS, "forces what nobody waits for with");
-    for (uint32_t i = 0; i < d->faults.n && !v->stages_elsewhere; i++) {
-        uint32_t stage = d->faults.list[i].stage;
-        if (stage == FAULT_STAGE_ALL || stage == 0) continue;
-        if (!d->streams && stage < d->n_stages)
-            return refuse_beside(&faults, v, DOOR_STREAMS,
-                                 "names a stage that is in the process of stage 0 with");
-        if (stage < d->n_stages) continue;
-        return refuse_beside(&faults, v, DOOR_STAGES, "names a stage that there is none of with");
-    }
-    return ST_OK;
+    return check_faulted(d, v, e);
 }
 
 static status parse_all(doors *d, const door_values *v, errmsg *e)
@@ -443,16 +469,12 @@ status doors_parse(doors *out, const door_values *v, errmsg *e)
 
 status doors_check_faults(const doors *d, uint32_t n_stages, const char *said, errmsg *e)
 {
-    char quoted[DOORTEXT_QUOTE_BYTES];
+    char beside[96];
+    snprintf(beside, sizeof beside, "%s asks for %u at most, which are numbered from 0", said,
+             n_stages);
     for (uint32_t i = 0; i < d->faults.n; i++) {
         uint32_t stage = d->faults.list[i].stage;
-        if (stage == FAULT_STAGE_ALL || stage < n_stages) continue;
-        return errmsg_set(e, ST_BAD_DOOR,
-                          "%s=%s names stage %u, and %s asks for %u at most, which are numbered "
-                          "from 0",
-                          doors_name(d, DOOR_FAULT),
-                          doortext_quote(quoted, d->fault_text, strlen(d->fault_text)), stage, said,
-                          n_stages);
+        if (stage != FAULT_STAGE_ALL && stage >= n_stages) return refuse_stage(d, stage, beside, e);
     }
     return ST_OK;
 }

@@ -13,7 +13,7 @@
  * - SPLIT=c needs STAGES=2 and no SPLITS, whatever SPLITS says.
  * - DEVICES has one element per stage (one, when the door STAGES is shut), or is the one word auto.
  *   auto may stand for single stages too. Whether a device exists is the planner's to say.
- * - FAULT may name no stage that STAGES does not have.
+ * - FAULT may name no stage that STAGES does not have; the line says how many would have it.
  * - STREAMS=0 has neither transport nor signal: TRANSPORT and SIGNAL may force none. */
 #ifndef COMMON_DOORS_H
 #define COMMON_DOORS_H

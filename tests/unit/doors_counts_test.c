@@ -42,8 +42,6 @@ static void stages_by_default(void **state)
     } bad[] = {
         {DOOR_DEVICES, "cpu", "MEMRA_PP_DEVICES=\"cpu\" has a wrong number of devices for "},
         {DOOR_SPLITS, "1,2", "MEMRA_PP_SPLITS=\"1,2\" has a wrong number of cuts for "},
-        {DOOR_FAULT, "stage=2,kind=kill",
-         "MEMRA_PP_FAULT=\"stage=2,kind=kill\" names a stage that there is none of with "},
     };
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         v.value[bad[i].id] = bad[i].value;
@@ -53,6 +51,12 @@ static void stages_by_default(void **state)
         v.value[bad[i].id] = NULL;
         errmsg_clear(&e);
     }
+    v.value[DOOR_FAULT] = "stage=2,kind=kill";
+    assert_int_equal(doors_parse(&d, &v, &e), ST_BAD_DOOR);
+    assert_string_equal(
+        e.text, "MEMRA_PP_FAULT=\"stage=2,kind=kill\" names stage 2, and by default "
+                "there are 2; rule: S is 0 to one less than the stages: --stages 3 or more has it");
+    v.value[DOOR_FAULT] = NULL;
     v.value[DOOR_STAGES] = "3"; /* who says something means it */
     assert_int_equal(doors_parse(&d, &v, &e), ST_OK);
     assert_int_equal(d.n_stages, 3);
@@ -74,6 +78,33 @@ static void faults_of_a_list_of_counts(void **state)
     assert_int_equal(doors_check_faults(&d, 4, "--stages", &e), ST_OK);
     assert_int_equal(doors_check_faults(&d, 3, "--stages", &e), ST_BAD_DOOR);
     assert_non_null(strstr(e.text, " names stage 3, and --stages asks for 3 at most"));
+    assert_non_null(strstr(e.text, ": --stages 4 or more has it"));
+}
+
+/* Of one count, or none: what would have the stage that was named. */
+static void faults_of_a_stage_that_there_is_none_of(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *stages, *fault, *line;
+    } bad[] = {
+        {NULL, "stage=2,kind=kill",
+         " names stage 2, and nothing asks for so many stages; rule: S is 0 to one less than the "
+         "stages: --stages 3 or more has it"},
+        {"2", "stage=2,kind=kill",
+         " names stage 2, and MEMRA_PP_STAGES=\"2\" has no such stage; rule: S is 0 to one less "
+         "than the stages: --stages 3 or more has it"},
+        {"2", "stage=64,kind=kill", ": 64 is the most there can be"},
+    };
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        errmsg e = {0};
+        doors d;
+        door_values v = {0};
+        v.value[DOOR_STAGES] = bad[i].stages;
+        v.value[DOOR_FAULT] = bad[i].fault;
+        assert_int_equal(doors_parse(&d, &v, &e), ST_BAD_DOOR);
+        if (strstr(e.text, bad[i].line) == NULL) fail_msg("%s", e.text);
+    }
 }
 
 int main(void)
@@ -83,6 +114,7 @@ int main(void)
         cmocka_unit_test(devices_are_dealt_out),
         cmocka_unit_test(stages_by_default),
         cmocka_unit_test(faults_of_a_list_of_counts),
+        cmocka_unit_test(faults_of_a_stage_that_there_is_none_of),
     };
     return cmocka_run_group_tests_name("doors", tests, NULL, NULL);
 }

@@ -434,7 +434,8 @@ static void fault_names_only_stages_that_there_are(void **state)
     (void)state;
     BAD2(DOOR_STAGES, "2", DOOR_FAULT, "stage=2,kind=kill", "MEMRA_PP_FAULT=\"stage=2,kind=kill\"",
          "MEMRA_PP_STAGES=\"2\"");
-    BAD1(DOOR_FAULT, "stage=1,kind=kill", "MEMRA_PP_FAULT", "MEMRA_PP_STAGES=unset");
+    BAD1(DOOR_FAULT, "stage=1,kind=kill", "MEMRA_PP_FAULT", "nothing asks for so many",
+         "--stages 2 or more");
     GOOD({DOOR_FAULT, "stage=0,kind=kill"});
     GOOD({DOOR_FAULT, "stage=all,kind=kill"});
     /* On one stream there is one process, which is named as stage 0. */
