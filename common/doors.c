@@ -393,21 +393,31 @@ static const char *nearest_door(const char *name, uint32_t *edits)
     return nearest;
 }
 
+/* ASCII only, whatever the locale. */
+static void upper_of(char *out, const char *name)
+{
+    do {
+        *out++ = *name >= 'a' && *name <= 'z' ? (char)(*name - 'a' + 'A') : *name;
+    } while (*name++ != '\0');
+}
+
 status doors_check_names(const char *const *environment, errmsg *e)
 {
     static const char *const families[] = {"MEMRA_PP_", "MEMRA_BATCH_", "MEMRA_SPEC_",
                                            "MEMRA_PRIME_"};
     for (; *environment != NULL; environment++) {
         const char *equals = strchr(*environment, '=');
-        if (!begins(*environment, "MEMRA") || equals == NULL || equals[1] == '\0') continue;
-        char name[DOORTEXT_NAME_BYTES + 2];
+        if (equals == NULL || equals[1] == '\0') continue;
+        char name[DOORTEXT_NAME_BYTES + 2], upper[sizeof name];
         snprintf(name, sizeof name, "%.*s", (int)(equals - *environment), *environment);
-        bool ours = false;
+        upper_of(upper, name);
+        if (!begins(upper, "MEMRA")) continue;
+        bool ours = false, is = strcmp(name, upper) == 0;
         uint32_t edits;
-        const char *nearest = nearest_door(name, &edits);
+        const char *nearest = nearest_door(upper, &edits);
         for (size_t i = 0; i < sizeof families / sizeof *families; i++)
-            ours = ours || begins(name, families[i]);
-        if (edits == 0 || (!ours && edits > DOORS_EDITS_MAX)) continue;
+            ours = ours || begins(upper, families[i]);
+        if ((is && edits == 0) || (!ours && edits > DOORS_EDITS_MAX)) continue;
         char quoted[DOORTEXT_QUOTE_BYTES];
         return errmsg_set(e, ST_BAD_DOOR,
                           "%s=%s is set and there is no such door; the nearest is %s%s", name,

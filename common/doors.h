@@ -119,8 +119,9 @@ void doors_from_environment(door_values *v);
 
 /* ST_BAD_DOOR: one of the variables ("NAME=value", ended by NULL) looks like a door and is none: it
  * begins as doors do (MEMRA_PP_, MEMRA_BATCH_, MEMRA_SPEC_, MEMRA_PRIME_) or is misspelt by up to
- * DOORS_EDITS_MAX letters; *e names it and the nearest door. Empty ones are left alone, as empty
- * doors are, and so are all other names. */
+ * DOORS_EDITS_MAX letters; *e names it and the nearest door. Names in other letters
+ * (memra_pp_stages) count as if they were capitals, and are no doors. Empty ones are left alone, as
+ * empty doors are, and so are all other names. */
 #define DOORS_EDITS_MAX 3u
 MUST_USE status doors_check_names(const char *const *environment, errmsg *e);
 

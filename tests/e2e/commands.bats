@@ -302,6 +302,7 @@ teardown() { memra_teardown; }
     done
     MEMRA_PRIME_LENGTH=1 refused 2 'MEMRA_PRIME_LENGTH="1" .*no such door; .*--help lists all' run
     MEMRA_STAGES=2 refused 2 'MEMRA_STAGES="2" .*nearest is MEMRA_PP_STAGES' run
+    memra_pp_stages=2 refused 2 'memra_pp_stages="2" is set .*; the nearest is MEMRA_PP_STAGES' run -n 1
     MEMRA_PP_STAGE='' MEMRA_BUILDER=x run_pp run -n 1
     [[ $status == 0 ]]
     MEMRA_PP_STAGES=x run_pp run -n 1 --stages 1

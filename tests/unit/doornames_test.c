@@ -29,17 +29,13 @@ static void edits_are_counted(void **state)
 static void misspelt_names_are_refused(void **state)
 {
     (void)state;
-    static const char *const fine[] = {"MEMRA_PP_STAGES=2",
-                                       "MEMRA_PP_STAGES=x",
-                                       "MEMRA_BUILD=/x",
-                                       "MEMRA_SHARED=/y",
-                                       "MEMRA_TESTS=ON",
-                                       "MEMRA_SOAK_STEPS=3",
-                                       "MEMRA_PP_STAGE=",
-                                       "MEMRA=1",
-                                       "PATH=/bin",
-                                       "MEMRA_PP_STAGE",
-                                       NULL};
+    static const char *const fine[] = {"MEMRA_PP_STAGES=2", "MEMRA_PP_STAGES=x",
+                                       "MEMRA_BUILD=/x",    "MEMRA_SHARED=/y",
+                                       "MEMRA_TESTS=ON",    "MEMRA_SOAK_STEPS=3",
+                                       "MEMRA_PP_STAGE=",   "MEMRA=1",
+                                       "memra_pp_stages=",  "memra_build=/x",
+                                       "memra=1",           "PATH=/bin",
+                                       "MEMRA_PP_STAGE",    NULL};
     errmsg e = {0};
     assert_int_equal(doors_check_names(fine, &e), ST_OK);
     static const struct {
@@ -48,7 +44,9 @@ static void misspelt_names_are_refused(void **state)
         {"MEMRA_PP_STAGE=2", "MEMRA_PP_STAGES"},   {"MEMRA_STAGES=2", "MEMRA_PP_STAGES"},
         {"MEMRAPP_DEVICES=0", "MEMRA_PP_DEVICES"}, {"MEMRA_PP_PRIME_PIPE=0", "MEMRA_PRIME_PIPE"},
         {"MEMRA_SPEC_PIPE=0", "MEMRA_SPEC_PP"},    {"MEMRA_BATCH=0", "MEMRA_BATCH_PP"},
-        {"MEMRA_PP_=1", "MEMRA_PP_SPLIT"}};
+        {"MEMRA_PP_=1", "MEMRA_PP_SPLIT"},         {"memra_pp_stages=2", "MEMRA_PP_STAGES"},
+        {"Memra_Pp_Stages=2", "MEMRA_PP_STAGES"},  {"MEMRA_PRIME_pipe=0", "MEMRA_PRIME_PIPE"},
+        {"memra_stages=2", "MEMRA_PP_STAGES"},      {"memra_pp_x=1", "MEMRA_PP_SPLIT"}};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         const char *const environment[] = {"HOME=/", bad[i].variable, NULL};
         errmsg_clear(&e);
