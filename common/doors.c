@@ -23,8 +23,9 @@
 #define FAULT_RULE                                                                                 \
     "stage=S|all,at=PLACE,step=N,kind=KIND,every=1; several joined by ';'. KIND: kill, stop, "     \
     "hang, exit, slow:MS, cuda, oom, nan, corrupt, badmsg; PLACE: load, prime, decode, idle, "     \
-    "recovery, left out: any; step: the coordinator's number of it, left out: the first that "     \
-    "fits; every=1: whenever it fits, left out: once per run and stage"
+    "recovery, asked (by a program), left out: any but that; step: its number, from 1, of prompt " \
+    "chunks and steps of up to 32 tokens, left out: the first that fits; every=1: whenever it "    \
+    "fits, left out: once per run and stage"
 
 /* id, variable, flag, rule */
 #define DOOR_LIST(X)                                                                               \
@@ -285,12 +286,11 @@ static bool is_set(const door_values *v, door_id id)
     return v->value[id] != NULL && v->value[id][0] != '\0';
 }
 
-/* A fault of a stage that there is none of; `beside` says how many are asked for. */
-static status refuse_stage(const doors *d, uint32_t stage, const char *beside, errmsg *e)
+/* A fault of a stage that has no process; `beside` says why, `fix` what would do. */
+static status refuse_stage(const doors *d, uint32_t stage, const char *beside, const char *fix,
+                           errmsg *e)
 {
-    char quoted[DOORTEXT_QUOTE_BYTES], fix[48];
-    snprintf(fix, sizeof fix, "--stages %u or more has it", stage + 1);
-    if (stage >= STAGES_MAX) snprintf(fix, sizeof fix, "%u is the most there can be", STAGES_MAX);
+    char quoted[DOORTEXT_QUOTE_BYTES];
     return errmsg_set(e, ST_BAD_DOOR,
                       "%s=%s names stage %u, and %s; rule: S is 0 to one less than the stages: %s",
                       doors_name(d, DOOR_FAULT),
@@ -298,11 +298,21 @@ static status refuse_stage(const doors *d, uint32_t stage, const char *beside, e
                       fix);
 }
 
+#define FIX_BYTES 48
+static const char *more_stages(char out[FIX_BYTES], uint32_t stage)
+{
+    if (stage < STAGES_MAX)
+        snprintf(out, FIX_BYTES, "--stages %u or more has it", stage + 1);
+    else
+        snprintf(out, FIX_BYTES, "%u is the most there can be", STAGES_MAX);
+    return out;
+}
+
 /* The faults name stages that there are. */
 static status check_faulted(const doors *d, const door_values *v, errmsg *e)
 {
-    char beside[DOORTEXT_QUOTE_BYTES + 64] = "nothing asks for so many stages",
-                                       quoted[DOORTEXT_QUOTE_BYTES];
+    char quoted[DOORTEXT_QUOTE_BYTES], fix[FIX_BYTES];
+    char beside[sizeof quoted + 64] = "nothing asks for so many stages";
     const char *asked = v->value[DOOR_STAGES];
     if (is_set(v, DOOR_STAGES))
         snprintf(beside, sizeof beside, "%s=%s has no such stage", doors_name(d, DOOR_STAGES),
@@ -311,12 +321,12 @@ static status check_faulted(const doors *d, const door_values *v, errmsg *e)
         snprintf(beside, sizeof beside, "by default there are %u", v->default_stages);
     for (uint32_t i = 0; i < d->faults.n && !v->stages_elsewhere; i++) {
         uint32_t stage = d->faults.list[i].stage;
-        door_text faults = {(doors *)d, DOOR_FAULT, v->value[DOOR_FAULT], e};
         if (stage == FAULT_STAGE_ALL || stage == 0) continue;
-        if (stage >= d->n_stages) return refuse_stage(d, stage, beside, e);
-        if (!d->streams)
-            return refuse_beside(&faults, v, DOOR_STREAMS,
-                                 "names a stage that is in the process of stage 0 with");
+        if (stage >= d->n_stages) return refuse_stage(d, stage, beside, more_stages(fix, stage), e);
+        if (d->streams) continue;
+        snprintf(beside, sizeof beside, "%s=0 puts it into the process of stage 0",
+                 doors_name(d, DOOR_STREAMS));
+        return refuse_stage(d, stage, beside, "name stage 0, or all", e);
     }
     return ST_OK;
 }
@@ -479,12 +489,13 @@ status doors_parse(doors *out, const door_values *v, errmsg *e)
 
 status doors_check_faults(const doors *d, uint32_t n_stages, const char *said, errmsg *e)
 {
-    char beside[96];
+    char beside[96], fix[FIX_BYTES];
     snprintf(beside, sizeof beside, "%s asks for %u at most, which are numbered from 0", said,
              n_stages);
     for (uint32_t i = 0; i < d->faults.n; i++) {
         uint32_t stage = d->faults.list[i].stage;
-        if (stage != FAULT_STAGE_ALL && stage >= n_stages) return refuse_stage(d, stage, beside, e);
+        if (stage != FAULT_STAGE_ALL && stage >= n_stages)
+            return refuse_stage(d, stage, beside, more_stages(fix, stage), e);
     }
     return ST_OK;
 }

@@ -143,6 +143,8 @@ static bool kind_fits(fault_kind kind, fault_at at)
         return at == FAULT_AT_LOAD || at == FAULT_AT_RECOVERY;
     case FAULT_NAN:
         return at == FAULT_AT_PRIME || at == FAULT_AT_DECODE || at == FAULT_AT_RECOVERY;
+    case FAULT_CORRUPT:
+        return at != FAULT_AT_IDLE;
     default:
         return true;
     }
@@ -164,9 +166,11 @@ static status parse_entry(fault *f, const fault_text *t, const char *s, size_t n
     if (!(seen & (1u << KEY_KIND))) return refuse(t, s, n, "has no kind=");
     bool stepless = f->at != FAULT_AT_ANY && f->at != FAULT_AT_PRIME && f->at != FAULT_AT_DECODE;
     if (f->at != FAULT_AT_ANY && !kind_fits(f->kind, f->at)) {
-        return refuse(t, s, n, f->kind == FAULT_OOM
-                                   ? "allocates nothing there (kind=oom: at load or recovery)"
-                                   : "walks no row there (kind=nan: at prime, decode or recovery)");
+        return refuse(
+            t, s, n,
+            f->kind == FAULT_OOM   ? "allocates nothing there (kind=oom: at load or recovery)"
+            : f->kind == FAULT_NAN ? "walks no row there (kind=nan: at prime, decode or recovery)"
+                                   : "sends no row there (kind=corrupt: anywhere but at idle)");
     }
     if ((seen & (1u << KEY_STEP)) && f->kind == FAULT_OOM)
         return refuse(t, s, n,

@@ -17,7 +17,8 @@
  *   oom         an allocation is refused; at load and recovery, where memory is allocated
  *   nan         a NaN in the first row's hidden state; at prime, decode and recovery (in the next
  *               row that is replayed), where rows are walked
- *   corrupt     one bit of a row that it sends or replays is another
+ *   corrupt     one bit of a row that it sends or replays is another, at load of the byte probe;
+ *               not at idle, where it sends none
  *   badmsg      it sends the coordinator a message that fails every check */
 #ifndef COMMON_FAULT_H
 #define COMMON_FAULT_H

@@ -14,7 +14,7 @@
 
 #define CACHE_LINE 64
 #define RUN_BLOCK_MAGIC 0x4b4c4252u /* "RBLK" */
-#define RUN_BLOCK_VERSION 7u
+#define RUN_BLOCK_VERSION 8u
 
 #define STAGE_STATE_LIST(X)                                                                        \
     X(STAGE_STARTING, "starting")                                                                  \
@@ -79,6 +79,8 @@ typedef struct {
     /* line 6, written by the coordinator */
     _Alignas(CACHE_LINE) _Atomic uint32_t asked; /* the incarnation that is asked for its faults of
                                                     at=asked */
+    _Atomic uint32_t ending; /* 1: stages are being told to stop, one after the other; who waits for
+                                that is not idle as faults mean it */
 } stage_words;
 
 typedef struct {

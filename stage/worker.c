@@ -439,10 +439,12 @@ static status handle(worker *w, const mail *m, errmsg *e)
     return errmsg_set(e, ST_PROTOCOL, "unexpected message %s", wire_kind_word(h->kind));
 }
 
+/* Not what comes before the end: nobody would tell of a fault there. */
 static status idle(worker *w, errmsg *e)
 {
     uint32_t left;
-    if (atomic_load(&w->words->state) != STAGE_READY) return ST_OK;
+    if (atomic_load(&w->words->state) != STAGE_READY || atomic_load(&w->words->ending) != 0)
+        return ST_OK;
     return worker_inject(w, FAULT_AT_IDLE, FAULT_STEP_ANY, &left, e);
 }
 

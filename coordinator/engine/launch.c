@@ -309,6 +309,8 @@ static void give_back_loans(pipeline *p)
 void launch_stop(pipeline *p)
 {
     uint64_t deadline = now_ns() + STOP_LIMIT_MS * NS_PER_MS;
+    for (uint32_t s = 0; s < p->n_stages; s++)
+        atomic_store(&p->block->stage[s].ending, 1);
     give_back_loans(p);
     for (uint32_t s = 0; s < p->n_stages; s++) {
         stage_slot *t = &p->stage[s];

@@ -440,12 +440,10 @@ static void fault_names_only_stages_that_there_are(void **state)
     GOOD({DOOR_FAULT, "stage=all,kind=kill"});
     /* On one stream there is one process, which is named as stage 0. */
     bad(
-        (const setting[]){{DOOR_STAGES, "2"},
-                          {DOOR_STREAMS, "0"},
-                          {DOOR_FAULT, "stage=1,kind=kill"},
-                          {0, NULL}},
-        PARTS("MEMRA_PP_FAULT=\"stage=1,kind=kill\" names a stage that is in the process of "
-              "stage 0 with MEMRA_PP_STREAMS=\"0\""));
+        (const setting[]){
+            {DOOR_STAGES, "2"}, {DOOR_STREAMS, "0"}, {DOOR_FAULT, "stage=1,kind=kill"}, {0, NULL}},
+        PARTS("MEMRA_PP_FAULT=\"stage=1,kind=kill\" names stage 1, and MEMRA_PP_STREAMS=0 puts it "
+              "into the process of stage 0"));
     GOOD({DOOR_STAGES, "2"}, {DOOR_STREAMS, "0"}, {DOOR_FAULT, "stage=0,kind=kill"});
     GOOD({DOOR_STAGES, "2"}, {DOOR_STREAMS, "0"}, {DOOR_FAULT, "stage=all,kind=kill"});
 }

@@ -102,11 +102,13 @@ static void kinds_are_refused_where_they_cannot_be(void **state)
     static const struct {
         const char *kind;
         bool fits[5];
-    } kinds[] = {{"kill", {true, true, true, true, true}},
-                 {"cuda", {true, true, true, true, true}},
-                 {"badmsg", {true, true, true, true, true}},
-                 {"oom", {true, false, false, false, true}},
-                 {"nan", {false, true, true, false, true}}};
+    } kinds[] = {
+        {"kill", {true, true, true, true, true}},   {"cuda", {true, true, true, true, true}},
+        {"badmsg", {true, true, true, true, true}}, {"oom", {true, false, false, false, true}},
+        {"nan", {false, true, true, false, true}},  {"corrupt", {true, true, true, false, true}}};
+    static const char *const why[] = {[3] = "kind=oom: at load or recovery",
+                                      [4] = "kind=nan: at prime, decode",
+                                      [5] = "kind=corrupt: anywhere but at idle"};
     static const char *const places[] = {"load", "prime", "decode", "idle", "recovery"};
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
         char text[64];
@@ -122,8 +124,7 @@ static void kinds_are_refused_where_they_cannot_be(void **state)
             if (kinds[i].fits[at])
                 good(text);
             else
-                bad(text, text,
-                    i == 3 ? "kind=oom: at load or recovery" : "kind=nan: at prime, decode");
+                bad(text, text, why[i]);
         }
     }
     /* What it says is what is wrong: a prompt's chunk is a step, and allocates nothing. */
