@@ -1,11 +1,11 @@
 /* memra-pp: chooses the command, and owns what belongs to the whole process: signals, --version. */
 #include "coordinator/machine/inventory.h"
 #include "coordinator/commands/options.h"
+#include "coordinator/commands/output.h"
 #include "build_id.h"
 
 #include <errno.h>
 #include <fcntl.h>
-#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -91,19 +91,6 @@ static int run_command(int argc, char **argv)
     return command_failed(&e);
 }
 
-/* Help and tables go through stdio; whether they arrived is known only in the end. The reason may
- * have been told to a printf that nobody asked: of a pipe, poll still knows it. */
-static status end_stdout(errmsg *e)
-{
-    errno = 0;
-    if (fflush(stdout) == 0 && !ferror(stdout)) return ST_OK;
-    struct pollfd out = {.fd = STDOUT_FILENO, .events = POLLOUT};
-    if (errno == EPIPE || (poll(&out, 1, 0) > 0 && (out.revents & POLLERR)))
-        return errmsg_set(e, ST_CLOSED, "%s", "");
-    return errmsg_set(e, ST_RESOURCES, "standard output cannot be written: %s",
-                      errno != 0 ? strerror(errno) : "some of it is lost");
-}
-
 int main(int argc, char **argv)
 {
     fill_descriptors();
@@ -124,7 +111,8 @@ int main(int argc, char **argv)
         code = run_command(argc, argv);
     }
     errmsg e = {0};
-    if (end_stdout(&e) != ST_OK && code == 0) code = command_failed(&e);
+    output_flush(); /* whether help and tables arrived is known only in the end */
+    if (output_flushed(&e) != ST_OK && code == 0) code = command_failed(&e);
     if (code == 0 && log_lost()) code = status_exit_code(ST_RESOURCES); /* said when it happened */
     return code;
 }

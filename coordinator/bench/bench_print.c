@@ -1,6 +1,7 @@
 #include "coordinator/bench/bench.h"
 
 #include "common/amount.h"
+#include "coordinator/commands/output.h"
 #include "coordinator/text/text_json.h"
 
 #include <inttypes.h>
@@ -164,19 +165,19 @@ void bench_print_begin(bench_format f, const bench_result *r)
 {
     if (f == BENCH_MD) md_begin(r);
     if (f == BENCH_CSV) csv_begin();
-    fflush(stdout);
+    output_flush();
 }
 
 void bench_print_test(bench_format f, const bench_result *r, const bench_test *t)
 {
     if (f == BENCH_MD) md_test(r, t);
     if (f == BENCH_CSV) csv_test(r, t);
-    fflush(stdout);
+    output_flush();
 }
 
 void bench_print_end(bench_format f, const bench_result *r)
 {
     if (f == BENCH_MD) md_end(r);
     if (f == BENCH_JSON) json_end(r);
-    fflush(stdout);
+    output_flush();
 }

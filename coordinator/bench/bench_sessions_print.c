@@ -1,6 +1,7 @@
 #include "coordinator/bench/bench_sessions.h"
 
 #include "common/amount.h"
+#include "coordinator/commands/output.h"
 #include "coordinator/text/text_json.h"
 
 #include <jansson.h>
@@ -162,19 +163,19 @@ void bench_sessions_print_begin(bench_format f, const sessions_result *r)
 {
     if (f == BENCH_MD) md_begin(r);
     if (f == BENCH_CSV) csv_begin();
-    fflush(stdout);
+    output_flush();
 }
 
 void bench_sessions_print_test(bench_format f, const sessions_result *r, const sessions_test *t)
 {
     if (f == BENCH_MD) md_test(r, t);
     if (f == BENCH_CSV) csv_test(r, t);
-    fflush(stdout);
+    output_flush();
 }
 
 void bench_sessions_print_end(bench_format f, const sessions_result *r)
 {
     if (f == BENCH_MD) md_end(r);
     if (f == BENCH_JSON) json_end(r);
-    fflush(stdout);
+    output_flush();
 }

@@ -71,6 +71,25 @@ status output_line(errmsg *e, const char *format, ...)
     return s;
 }
 
+static int flush_errno;
+
+void output_flush(void)
+{
+    errno = 0;
+    if (fflush(stdout) != 0 && flush_errno == 0) flush_errno = errno;
+}
+
+/* The reason may have been told to a printf that nobody asked: of a pipe, poll still knows it. */
+status output_flushed(errmsg *e)
+{
+    struct pollfd out = {.fd = STDOUT_FILENO, .events = POLLOUT};
+    if (flush_errno == 0 && !ferror(stdout)) return ST_OK;
+    if (flush_errno == EPIPE || (poll(&out, 1, 0) > 0 && (out.revents & POLLERR)))
+        return errmsg_set(e, ST_CLOSED, "%s", "");
+    return errmsg_set(e, ST_RESOURCES, "standard output cannot be written: %s",
+                      flush_errno != 0 ? strerror(flush_errno) : "some of it is lost");
+}
+
 status output_json(json_t *owned, errmsg *e)
 {
     char *text = owned == NULL ? NULL : json_dumps(owned, JSON_COMPACT | JSON_REAL_PRECISION(9));

@@ -18,6 +18,12 @@ MUST_USE status output_write(int fd, const char *what, const void *data, uint64_
 MUST_USE status output_text(const char *text, errmsg *e);
 MUST_USE status output_line(errmsg *e, const char *format, ...) PRINTF_LIKE(2, 3);
 
+/* Standard output through stdio, for tables: flush what has been printed, and keep the reason when
+ * that fails. */
+void output_flush(void);
+/* Whether all of it has arrived so far. ST_CLOSED and ST_RESOURCES as output_write. */
+MUST_USE status output_flushed(errmsg *e);
+
 /* Write a JSON value as one line and free it; NULL (no memory to build it): ST_RESOURCES. */
 struct json_t;
 MUST_USE status output_json(struct json_t *owned, errmsg *e);

@@ -60,7 +60,8 @@ static inline uint64_t gate_positions(const gate_context *g)
 
 /* The gates. Each reports its arms (or canaries) to g->report as they end. An error is returned
  * only when the gate could not be walked to its end: ST_INTERRUPTED, ST_BAD_MODEL, ST_BAD_DOOR,
- * ST_USAGE, ST_RESOURCES, or any fault of the reference. A fault in an arm is that arm's red. */
+ * ST_USAGE, ST_RESOURCES, ST_CLOSED (whoever read the report is gone), or any fault of the
+ * reference. A fault in an arm is that arm's red. */
 MUST_USE status gate_ppn(const gate_context *g, errmsg *e);
 MUST_USE status gate_batch(const gate_context *g, errmsg *e);
 MUST_USE status gate_spec(const gate_context *g, errmsg *e);

@@ -214,6 +214,7 @@ status gate_pipe_open(pipeline **out, const gate_context *g, const gate_cuts *c,
 {
     doors d;
     *out = NULL;
+    TRY(gate_report_arrived(g->report, e)); /* else nobody hears of what would follow */
     TRY(doors_for(&d, &g->common->doors, c, setup, e));
     pipeline_options o = options_pipeline(g->common);
     o.model_path = g->model_path;

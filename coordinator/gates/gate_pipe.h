@@ -44,7 +44,7 @@ static inline gate_cuts gate_cuts_even(uint32_t n_stages)
     return (gate_cuts){.n_stages = n_stages, .splits = SPLITS_EVEN};
 }
 
-/* Open a pipeline over these cuts. Errors as pipeline_open. */
+/* Open a pipeline over these cuts. Errors as pipeline_open, and as gate_report_arrived. */
 MUST_USE status gate_pipe_open(pipeline **out, const gate_context *g, const gate_cuts *c,
                                const gate_setup *setup, errmsg *e);
 

@@ -1,6 +1,7 @@
 #include "coordinator/gates/gate_report.h"
 
 #include "common/amount.h"
+#include "coordinator/commands/output.h"
 #include "coordinator/text/text_json.h"
 
 #include <inttypes.h>
@@ -8,6 +9,19 @@
 #include <string.h>
 
 #define CUTS_BYTES 512u
+
+static void flush(const gate_report *r)
+{
+    if (r->to == stdout)
+        output_flush();
+    else
+        fflush(r->to);
+}
+
+status gate_report_arrived(const gate_report *r, errmsg *e)
+{
+    return r->to == stdout ? output_flushed(e) : ST_OK;
+}
 
 void gate_arm_begin(gate_arm *a, const char *gate, const char *format, ...)
 {
@@ -162,7 +176,7 @@ void gate_report_arm(gate_report *r, const gate_arm *a)
             print_why(r->to, a);
         fputc('\n', r->to);
     }
-    fflush(r->to);
+    flush(r);
 }
 
 void gate_report_canary(gate_report *r, const gate_arm *a, const char *broken, const char *because)
@@ -185,7 +199,7 @@ void gate_report_canary(gate_report *r, const gate_arm *a, const char *broken, c
         if (!noticed && !a->green) fprintf(r->to, " (which is not \"%s\")", because);
         fputc('\n', r->to);
     }
-    fflush(r->to);
+    flush(r);
 }
 
 void gate_report_note(gate_report *r, const char *format, ...)
@@ -197,7 +211,7 @@ void gate_report_note(gate_report *r, const char *format, ...)
     vfprintf(r->to, format, args);
     va_end(args);
     fputc('\n', r->to);
-    fflush(r->to);
+    flush(r);
 }
 
 static void verdict_line(const gate_report *r, const char *gates, bool green)
@@ -242,6 +256,6 @@ int gate_report_verdict(gate_report *r, const char *gates)
     } else {
         verdict_line(r, gates, green);
     }
-    fflush(r->to);
+    flush(r);
     return green ? 0 : 1;
 }

@@ -64,6 +64,9 @@ void gate_report_canary(gate_report *r, const gate_arm *a, const char *broken, c
 /* A remark for people ("# .."); nothing as JSON. */
 void gate_report_note(gate_report *r, const char *format, ...) PRINTF_LIKE(2, 3);
 
+/* Whether its lines have arrived so far. Errors as output_flushed (output.h). */
+MUST_USE status gate_report_arrived(const gate_report *r, errmsg *e);
+
 /* The closing lines. gates: names, as "ppn" or "ppn, prime, transport". Returns the exit code: 0
  * when every arm was green, 1 otherwise; with canaries 1 when every one was red, 0 when one went
  * unnoticed (no arm and no canary at all: 1 and 0, as nothing was shown). */

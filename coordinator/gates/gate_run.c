@@ -2,11 +2,12 @@
 
 #include "common/amount.h"
 
-/* True: this status ends the whole gate; otherwise it is only the arm's red. */
+/* True: this status (ST_CLOSED: nobody reads any more) ends the whole gate; otherwise it is only
+ * the arm's red. */
 static bool ends_the_gate(status s)
 {
     return s == ST_INTERRUPTED || s == ST_BAD_MODEL || s == ST_BAD_DOOR || s == ST_USAGE ||
-           s == ST_RESOURCES;
+           s == ST_RESOURCES || s == ST_CLOSED;
 }
 
 status gate_arm_ended(gate_arm *a, status s, const errmsg *why, errmsg *e)
