@@ -18,8 +18,9 @@
 #define ABOUT                                                                                      \
     "Prints where the model would be cut, and per stage its device, layers and bytes\n"            \
     "(weights, KV cache, scratch, the boundary slots it receives through, host memory of\n"        \
-    "its own with what any process takes), for each GPU all that its stages take there at\n"      \
-    "their peak, what the coordinator needs, and what is free.\n"                                 \
+    "its own with what any process takes), for each GPU all that its stages take there at\n"       \
+    "their peak, what the coordinator needs, and what is free; with --draft-model also what\n"     \
+    "that one needs, which the totals then count.\n"                                               \
     "Nothing is started or allocated, also for a model that is only a --shape. Exit code 4: it\n"  \
     "does not fit. Weights are used from the file's mapping; the rest is allocated."
 
@@ -64,53 +65,32 @@ static status print_boundaries(const plan *p, const doors *d, const gpu_list *gp
     return ST_OK;
 }
 
-static status print_gpus(const plan *p, const gpu_list *gpus, errmsg *e)
+static uint64_t total_bytes(const plan *p, const plan *beside)
+{
+    return p->total_bytes + (beside != NULL ? beside->total_bytes : 0);
+}
+
+static uint64_t weights_bytes(const plan *p, const plan *beside)
+{
+    return p->weights_total_bytes + (beside != NULL ? beside->weights_total_bytes : 0);
+}
+
+/* Of both models; beside: NULL, or the one that drafts. */
+static uint64_t gpu_bytes(const plan *p, const plan *beside, const gpu_list *gpus, uint32_t ordinal)
+{
+    return placement_gpu_bytes(p, gpus, ordinal) +
+           (beside != NULL ? placement_gpu_bytes(beside, gpus, ordinal) : 0);
+}
+
+static status print_gpus(const plan *p, const plan *beside, const gpu_list *gpus, errmsg *e)
 {
     for (uint32_t i = 0; i < gpus->n; i++) {
-        uint64_t need = placement_gpu_bytes(p, gpus, gpus->at[i].ordinal);
+        uint64_t need = gpu_bytes(p, beside, gpus, gpus->at[i].ordinal);
         if (need == 0) continue;
         TRY(output_line(e, "cuda:%u: %s, free: %s", gpus->at[i].ordinal,
                         amount_said(need), amount_said(gpus->at[i].memory_free_bytes)));
     }
     return ST_OK;
-}
-
-static status print_table(const preview *v, const doors *doors_, const gpu_list *gpus,
-                          uint64_t free_bytes, errmsg *e)
-{
-    const plan *p = v->plan;
-    const model_desc *m = v->model;
-    TRY(output_line(e, "model: %s, %u layer%s, %u wide, %u tokens", m->arch, m->n_layers,
-                    plural(m->n_layers), m->n_embd, m->n_vocab));
-    TRY(output_line(e,
-                    "context: %u position%s, %u session%s, kv %s, prompt chunks of up to %u row%s",
-                    p->n_ctx, plural(p->n_ctx), p->n_sessions, plural(p->n_sessions),
-                    preview_kv_word(p), p->rows_max, plural(p->rows_max)));
-    if (p->cuts.moved) TRY(output_line(e, "an even cut was moved off a place the model forbids"));
-    TRY(print_stages(p, e));
-    if (p->gathered)
-        TRY(output_line(e, "all weights lie on the device of stage 0, the others read them there"));
-    if (p->one_process) TRY(output_line(e, "all stages are in one process, on one stream"));
-    TRY(print_boundaries(p, doors_, gpus, e));
-    TRY(print_gpus(p, gpus, e));
-    TRY(output_line(e, "coordinator: readback %s, run block %s, journal %s, itself %s",
-                    amount_said(p->readback_bytes), amount_said(p->run_block_bytes),
-                    amount_said(p->journal_bytes), amount_said(p->coordinator_bytes)));
-    return output_line(e, "in all: %s allocated, %s of weights; free: %s",
-                       amount_said(p->total_bytes), amount_said(p->weights_total_bytes),
-                       free_bytes > 0 ? amount_said(free_bytes) : "unknown");
-}
-
-static json_t *stage_json(const stage_plan *s, uint32_t i)
-{
-    char device[INVENTORY_DEVICE_TEXT];
-    return json_pack(
-        "{s:i, s:s, s:[ii], s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "stage", (int)i, "device",
-        inventory_device_text(device, s->device), "layers", (int)s->layer_begin, (int)s->layer_end,
-        "weights_bytes", (json_int_t)s->weights_bytes, "kv_bytes", (json_int_t)s->kv_bytes,
-        "scratch_bytes", (json_int_t)s->scratch_bytes, "slots_bytes", (json_int_t)s->slots_bytes,
-        "host_bytes", (json_int_t)s->host_bytes, "process_bytes", (json_int_t)s->process_bytes,
-        "device_bytes", (json_int_t)s->device_bytes);
 }
 
 /* The model that drafts, one stage of its own. */
@@ -129,6 +109,45 @@ static status print_draft(const draft_option *o, errmsg *e)
                        amount_said(plan_needed_bytes(o->look.plan, m)));
 }
 
+static status print_table(const preview *v, const doors *doors_, const gpu_list *gpus,
+                          uint64_t free_bytes, const draft_option *draft, errmsg *e)
+{
+    const plan *p = v->plan, *beside = draft != NULL ? draft->look.plan : NULL;
+    const model_desc *m = v->model;
+    TRY(output_line(e, "model: %s, %u layer%s, %u wide, %u tokens", m->arch, m->n_layers,
+                    plural(m->n_layers), m->n_embd, m->n_vocab));
+    TRY(output_line(e,
+                    "context: %u position%s, %u session%s, kv %s, prompt chunks of up to %u row%s",
+                    p->n_ctx, plural(p->n_ctx), p->n_sessions, plural(p->n_sessions),
+                    preview_kv_word(p), p->rows_max, plural(p->rows_max)));
+    if (p->cuts.moved) TRY(output_line(e, "an even cut was moved off a place the model forbids"));
+    TRY(print_stages(p, e));
+    if (p->gathered)
+        TRY(output_line(e, "all weights lie on the device of stage 0, the others read them there"));
+    if (p->one_process) TRY(output_line(e, "all stages are in one process, on one stream"));
+    TRY(print_boundaries(p, doors_, gpus, e));
+    TRY(print_gpus(p, beside, gpus, e));
+    TRY(output_line(e, "coordinator: readback %s, run block %s, journal %s, itself %s",
+                    amount_said(p->readback_bytes), amount_said(p->run_block_bytes),
+                    amount_said(p->journal_bytes), amount_said(p->coordinator_bytes)));
+    if (draft != NULL) TRY(print_draft(draft, e));
+    return output_line(e, "in all: %s allocated, %s of weights; free: %s",
+                       amount_said(total_bytes(p, beside)), amount_said(weights_bytes(p, beside)),
+                       free_bytes > 0 ? amount_said(free_bytes) : "unknown");
+}
+
+static json_t *stage_json(const stage_plan *s, uint32_t i)
+{
+    char device[INVENTORY_DEVICE_TEXT];
+    return json_pack(
+        "{s:i, s:s, s:[ii], s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "stage", (int)i, "device",
+        inventory_device_text(device, s->device), "layers", (int)s->layer_begin, (int)s->layer_end,
+        "weights_bytes", (json_int_t)s->weights_bytes, "kv_bytes", (json_int_t)s->kv_bytes,
+        "scratch_bytes", (json_int_t)s->scratch_bytes, "slots_bytes", (json_int_t)s->slots_bytes,
+        "host_bytes", (json_int_t)s->host_bytes, "process_bytes", (json_int_t)s->process_bytes,
+        "device_bytes", (json_int_t)s->device_bytes);
+}
+
 static json_t *draft_json(const draft_option *o)
 {
     if (o == NULL) return json_null();
@@ -141,7 +160,7 @@ static json_t *draft_json(const draft_option *o)
 static status print_json(const preview *v, const doors *d, const gpu_list *gpus,
                          uint64_t free_bytes, const draft_option *draft, bool fits, errmsg *e)
 {
-    const plan *p = v->plan;
+    const plan *p = v->plan, *beside = draft != NULL ? draft->look.plan : NULL;
     json_t *cuts = json_array(), *stages = json_array(), *boundaries = json_array();
     for (uint32_t i = 0; i + 1 < p->cuts.n_stages; i++) {
         boundary_words w = expected(p, d, gpus, i);
@@ -170,8 +189,8 @@ static status print_json(const preview *v, const doors *d, const gpu_list *gpus,
                             preview_kv_word(p));
     json_t *rest = json_pack(
         "{s:o, s:o, s:o, s:I, s:I, s:o, s:I, s:b, s:b}", "stages", stages, "boundaries", boundaries,
-        "host", host, "total_bytes", (json_int_t)p->total_bytes, "weights_total_bytes",
-        (json_int_t)p->weights_total_bytes, "draft", draft_json(draft), "memory_available_bytes",
+        "host", host, "total_bytes", (json_int_t)total_bytes(p, beside), "weights_total_bytes",
+        (json_int_t)weights_bytes(p, beside), "draft", draft_json(draft), "memory_available_bytes",
         (json_int_t)free_bytes, "sharded", (int)!p->gathered, "fits", (int)fits);
     if (all == NULL || rest == NULL || json_object_update(all, rest) != 0) {
         json_decref(all);
@@ -179,6 +198,22 @@ static status print_json(const preview *v, const doors *d, const gpu_list *gpus,
     }
     json_decref(rest);
     return output_json(all, e);
+}
+
+/* Where both models are on one GPU. */
+static status gpus_hold(const plan *p, const plan *beside, const gpu_list *gpus, errmsg *e)
+{
+    for (uint32_t i = 0; i < gpus->n; i++) {
+        const gpu *g = &gpus->at[i];
+        uint64_t need = gpu_bytes(p, beside, gpus, g->ordinal);
+        if (need > g->memory_free_bytes)
+            return errmsg_set(e, ST_RESOURCES,
+                              "cuda:%u has %s free, and the model and --draft-model need %s there: "
+                              "another placement (--devices), a smaller model, or a lower --ctx "
+                              "would fit",
+                              g->ordinal, amount_said(g->memory_free_bytes), amount_said(need));
+    }
+    return ST_OK;
 }
 
 static status make_plan(common_options *c, const char *draft_path, errmsg *e)
@@ -199,9 +234,9 @@ static status make_plan(common_options *c, const char *draft_path, errmsg *e)
     status fits = placement_fits(v.plan, &gpus, &fit);
     if (fits == ST_OK) fits = plan_fits(v.plan, v.model, free_bytes, &fit);
     if (fits == ST_OK && beside != NULL) fits = draft_option_fits(&draft, &v, &fit);
+    if (fits == ST_OK && beside != NULL) fits = gpus_hold(v.plan, draft.look.plan, &gpus, &fit);
     TRY_DONE(s, c->json ? print_json(&v, &c->doors, &gpus, free_bytes, beside, fits == ST_OK, e)
-                        : print_table(&v, &c->doors, &gpus, free_bytes, e));
-    if (beside != NULL && !c->json) TRY_DONE(s, print_draft(&draft, e));
+                        : print_table(&v, &c->doors, &gpus, free_bytes, beside, e));
     if (fits != ST_OK) s = errmsg_set(e, fits, "%s", fit.text);
 done:
     draft_option_close(&draft);

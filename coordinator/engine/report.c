@@ -4,6 +4,7 @@
 #include "coordinator/text/text_json.h"
 
 #include <jansson.h>
+#include <limits.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -153,6 +154,19 @@ static json_t *journal_json(const pipeline *p)
                      (int)p->plan.n_journal_blocks, "blocks_used", (int)n_used);
 }
 
+/* Where it is, for whoever asks from elsewhere; a model made in memory has only a name. */
+static json_t *model_json(const pipeline *p)
+{
+    const char *path = p->o.model_path;
+    char here[PATH_MAX], whole[2 * PATH_MAX];
+    while (strncmp(path, "./", 2) == 0)
+        path += 2;
+    if (path[0] == '/' || p->o.model_fd > 0 || getcwd(here, sizeof here) == NULL)
+        return text_json(p->o.model_path);
+    snprintf(whole, sizeof whole, "%s/%.*s", strcmp(here, "/") == 0 ? "" : here, PATH_MAX, path);
+    return text_json(whole);
+}
+
 char *report_json(const pipeline *p)
 {
     json_t *stages = json_array(), *boundaries = json_array();
@@ -163,11 +177,10 @@ char *report_json(const pipeline *p)
     json_t *root = json_pack(
         "{s:i, s:o, s:s, s:i, s:i, s:o, s:o, s:i, s:i, s:i, s:i, s:I, s:I, s:I, s:o, s:i, s:b, "
         "s:b}",
-        "pid", (int)getpid(), "model", text_json(p->o.model_path), "state", phase_word(p->phase),
-        "n_stages", (int)n, "boundary_epoch", (int)p->edge_epoch, "stages", stages, "boundaries",
-        boundaries, "sessions", (int)p->n_sessions, "kv_blocks_used",
-        (int)p->pool[KV_CLASS_GLOBAL].n_used, "kv_blocks", (int)p->pool[KV_CLASS_GLOBAL].n_blocks,
-        "kv_blocks_cached",
+        "pid", (int)getpid(), "model", model_json(p), "state", phase_word(p->phase), "n_stages",
+        (int)n, "boundary_epoch", (int)p->edge_epoch, "stages", stages, "boundaries", boundaries,
+        "sessions", (int)p->n_sessions, "kv_blocks_used", (int)p->pool[KV_CLASS_GLOBAL].n_used,
+        "kv_blocks", (int)p->pool[KV_CLASS_GLOBAL].n_blocks, "kv_blocks_cached",
         (int)p->prefixes.n_entries, "pauses", (json_int_t)p->n_pauses, "shared_rows",
         (json_int_t)p->n_shared_rows, "poisoned", (json_int_t)p->n_poisoned, "journal",
         journal_json(p), "steps_in_flight", (int)p->n_flights, "sharded", (int)!p->plan.gathered,

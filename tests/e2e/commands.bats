@@ -173,8 +173,15 @@ teardown() { memra_teardown; }
     run_pp plan --json --draft-model "$DEMO"
     json_ok "$TEST_DIR/out" '$l->{fits} && $l->{draft}{stage}{kv_bytes} > $l->{stages}[0]{kv_bytes}
         && $l->{draft}{needs_bytes} > $l->{draft}{stage}{weights_bytes}'
+    # The totals are of both.
+    cp "$TEST_DIR/out" "$TEST_DIR/both"
     run_pp plan --json
     json_ok "$TEST_DIR/out" '!defined $l->{draft}'
+    cat "$TEST_DIR/both" >>"$TEST_DIR/out"
+    json_ok "$TEST_DIR/out" '$v[1]{weights_total_bytes} - $v[0]{weights_total_bytes} == $l->{draft}{stage}{weights_bytes}
+        && $v[1]{total_bytes} - $v[0]{total_bytes} + $l->{draft}{stage}{weights_bytes} == $l->{draft}{needs_bytes}'
+    run_pp plan --draft-model "$DEMO"
+    grep -qE "^in all: .* allocated, 7\.3 MB of weights; free: " <<<"$(tail -n 1 "$TEST_DIR/out")"
 }
 
 @test "run: characters stay whole, whatever tokens make them up and wherever the text is cut" {
@@ -466,6 +473,18 @@ teardown() { memra_teardown; }
         # shellcheck disable=SC2086 # words
         refused 4 'too few for one session of context 512, .* \(--kv-bytes, --ctx\)' $line --ctx 512 --kv-bytes 4096
     done
+}
+
+@test "status: where models lie is told whole, however they were named" {
+    cd "$TEST_DIR"
+    ln -s "$DEMO" m.gguf
+    start_pp "$TEST_DIR/text" run -m m.gguf -p Once -n 400 --draft-model ./m.gguf --fault stage=0,at=decode,kind=slow:20,every=1
+    wait_for 20 has_text "$TEST_DIR/text"
+    "$PP" status >"$TEST_DIR/list"
+    [[ $(grep -cE " $TEST_DIR/m.gguf( \(draft model\))?$" "$TEST_DIR/list") == 2 ]]
+    kill -INT "$PP_PID"
+    end_of "$PP_PID"
+    assert_nothing_left
 }
 
 @test "status: no live run, the list, one run, one that does not answer" {
