@@ -25,6 +25,13 @@ const char *amount_bytes(char out[AMOUNT_TEXT], uint64_t bytes)
     return out;
 }
 
+const char *amount_seconds(char out[AMOUNT_TEXT], uint64_t ns)
+{
+    double s = (double)ns / 1e9;
+    snprintf(out, AMOUNT_TEXT, "%.*f s", s < 0.0995 ? 3 : s < 0.995 ? 2 : 1, s);
+    return out;
+}
+
 const char *amount_mb(char out[AMOUNT_TEXT], uint64_t bytes)
 {
     snprintf(out, AMOUNT_TEXT, "%.1f MB", (double)bytes / 1e6);

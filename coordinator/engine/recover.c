@@ -61,7 +61,7 @@ static status give_up(pipeline *p, uint32_t s, const errmsg *why, errmsg *e)
     }
     if (losses(p, &p->stage[s]) < n) return ST_OK;
     return errmsg_set(e, ST_STAGE_LOST,
-                      "%s; it was replaced %u time%s in %.0f s, as often as --restarts allows",
+                      "%s; it was replaced %u time%s in %g s, as often as --restarts allows",
                       why->text, n, plural(n), p->o.restart_window_ms / 1000.0);
 }
 

@@ -8,6 +8,7 @@
  * one). */
 #include "coordinator/engine/engine.h"
 
+#include "common/amount.h"
 #include "common/clock.h"
 
 #include <signal.h>
@@ -135,11 +136,10 @@ static status standing(pipeline *p, uint32_t s, const char *what, uint64_t still
     if (stop != 0)
         snprintf(stopped, sizeof stopped, "; it is stopped by SIG%s", sigabbrev_np(stop));
     char called[STAGE_CALLED_BYTES];
-    return errmsg_set(e, ST_STAGE_LOST,
-                      "%s %s for %.1f s %s, %.1f s after its start (limit %.1f s, %s)%s",
-                      stage_called(p, s, called), what, (double)still_ns / NS_PER_S,
-                      phase_words(p, s), (double)(now_ns() - t->start_ns) / NS_PER_S,
-                      (double)limit_ns / NS_PER_S, flag, stopped);
+    return errmsg_set(e, ST_STAGE_LOST, "%s %s for %s %s, %s after its start (limit %s, %s)%s",
+                      stage_called(p, s, called), what, amount_lasted(still_ns), phase_words(p, s),
+                      amount_lasted(now_ns() - t->start_ns), amount_lasted(limit_ns), flag,
+                      stopped);
 }
 
 static status moving(pipeline *p, uint32_t s, uint64_t elapsed_ns, errmsg *e)

@@ -57,6 +57,9 @@ story() {
     story -n 40 --hang-timeout 0.1 --start-timeout 1 --fault "stage=1,at=load,kind=stop"
     expect_error 5 "stage 1 .* for 1\.[0-9] s while loading.*limit 1.0 s, --start-timeout.*stopped by SIGSTOP"
     at_most ended "$MS" 4000
+    # However short it is, it is not told as none.
+    pp run -m "$DEMO" -p Once -n 1 --fault stage=0,at=load,kind=hang --start-timeout 0.04
+    expect_error 5 "stage 0 .* did not start: no progress for 0\.0?[0-9]{2} s .*\(limit 0.040 s, --start-timeout\)"
     assert_nothing_left
 }
 

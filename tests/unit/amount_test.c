@@ -38,6 +38,23 @@ static void a_tables_cells_are_megabytes(void **state)
     assert_string_equal(amount_mb(out, UINT64_MAX), "18446744073709.6 MB");
 }
 
+static void short_times_are_not_none(void **state)
+{
+    (void)state;
+    static const struct {
+        uint64_t ns;
+        const char *text;
+    } cases[] = {{0, "0.000 s"},          {1000000, "0.001 s"},
+                 {10000000, "0.010 s"},   {99499999, "0.099 s"},
+                 {99500000, "0.10 s"},    {450000000, "0.45 s"},
+                 {994999999, "0.99 s"},   {995000000, "1.0 s"},
+                 {30000000000, "30.0 s"}, {86400000000000, "86400.0 s"}};
+    char out[AMOUNT_TEXT];
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
+        assert_string_equal(amount_seconds(out, cases[i].ns), cases[i].text);
+    assert_string_equal(amount_lasted(1500000000), "1.5 s");
+}
+
 static void said_amounts_stand_side_by_side(void **state)
 {
     (void)state;
@@ -61,6 +78,7 @@ int main(void)
     static const struct CMUnitTest tests[] = {
         cmocka_unit_test(bytes_have_a_unit_that_fits),
         cmocka_unit_test(a_tables_cells_are_megabytes),
+        cmocka_unit_test(short_times_are_not_none),
         cmocka_unit_test(said_amounts_stand_side_by_side),
         cmocka_unit_test(one_has_no_s),
     };
