@@ -152,6 +152,8 @@ static status open_log(const common_options *c, errmsg *e)
 {
     int fd = STDERR_FILENO;
     if (c->log_file != NULL) {
+        TRY(outfile_is_file("--log-file", c->log_file, "and lines there would mix with the text",
+                            e));
         TRY(outfile_spares("--log-file", c->log_file, NULL, e));
         fd = open(c->log_file, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0644);
         if (fd < 0) {
@@ -291,6 +293,7 @@ status options_open_model(const common_options *c, gguf **out, errmsg *e)
 status options_trace(common_options *c, errmsg *e)
 {
     if (c->trace_file == NULL) return ST_OK;
+    TRY(outfile_is_file("--trace", c->trace_file, "and a trace is written in place", e));
     TRY(outfile_spares("--trace", c->trace_file, c->log_file, e));
     return trace_open(&c->trace, c->trace_file, e);
 }

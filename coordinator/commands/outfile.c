@@ -30,6 +30,14 @@ static status resolve(outfile *f, const char *path, errmsg *e)
     return ST_OK;
 }
 
+status outfile_is_file(const char *option, const char *path, const char *because, errmsg *e)
+{
+    if (strcmp(path, "-") != 0) return ST_OK;
+    return errmsg_set(e, ST_USAGE,
+                      "%s - is standard output elsewhere, %s: name a file (./- is one)", option,
+                      because);
+}
+
 status outfile_spares(const char *option, const char *path, const char *other, errmsg *e)
 {
     struct stat mine, theirs;

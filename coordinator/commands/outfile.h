@@ -25,6 +25,10 @@ typedef struct {
  * file `other` (NULL: none), which is written already. ST_USAGE. */
 MUST_USE status outfile_spares(const char *option, const char *path, const char *other, errmsg *e);
 
+/* For an option that writes no standard output: "-" is none. ST_USAGE, naming option and reason. */
+MUST_USE status outfile_is_file(const char *option, const char *path, const char *because,
+                                errmsg *e);
+
 /* ST_RESOURCES with *e naming the path and the reason; *out is closed then. */
 MUST_USE status outfile_open(outfile *out, const char *path, errmsg *e);
 

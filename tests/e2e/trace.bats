@@ -110,6 +110,20 @@ seen() { # NAME: how often
     pp run -m "$DEMO" -p x -n 1 --trace ""
     expect_error 2 "--trace needs a name"
     [[ -z $OUT ]]
+    # Standard output is no file to write in place; nor is "-" a file that anybody means.
+    local command
+    cd "$TEST_DIR"
+    for command in 'run -p x -n 1' 'bench -p 8 -n 8 -r 1' 'gate ppn -p 24 -n 1'; do
+        # shellcheck disable=SC2086 # words
+        pp $command -m "$DEMO" --trace -
+        expect_error 2 "--trace - is standard output elsewhere, and a trace is written in place: name a file"
+        [[ -z $OUT && ! -e ./- ]]
+    done
+    pp run -m "$DEMO" -p x -n 1 --log-file -
+    expect_error 2 "--log-file - is standard output elsewhere, and lines there would mix with the text"
+    [[ -z $OUT && ! -e ./- ]]
+    pp run -m "$DEMO" -p x -n 1 --temp 0 --trace ./- --log-file ./log-
+    [[ $CODE == 0 && -s ./- && -s ./log- ]]
 }
 
 @test "a second run does not write over the trace of one that still runs" {
