@@ -1,5 +1,6 @@
 #include "coordinator/bench/bench_bandwidth.h"
 
+#include "common/amount.h"
 #include "common/clock.h"
 
 #include <pthread.h>
@@ -263,8 +264,9 @@ status bandwidth_measure(bandwidth *out, uint32_t n_threads, const volatile int 
         free(r);
         if (buffer != MAP_FAILED) munmap(buffer, bytes);
         return errmsg_set(e, ST_RESOURCES,
-                          "no memory (%llu bytes) to measure the read bandwidth with",
-                          (unsigned long long)bytes);
+                          "no memory to measure the read bandwidth with: %s are needed (ulimit -v "
+                          "bounds it too)",
+                          amount_said(bytes));
     }
     madvise(buffer, bytes, MADV_HUGEPAGE);
     for (uint32_t i = 0; i < n_threads; i++) {

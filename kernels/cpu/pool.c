@@ -146,8 +146,11 @@ status pool_open(pool **out, uint32_t n_threads, pool_thread_start start, void *
         int error = pthread_create(&w->id, NULL, worker_main, w);
         if (error != 0) {
             pool_close(p);
-            return errmsg_set(e, ST_RESOURCES, "cpu: thread %u of %u could not be started: %s", i,
-                              n_threads, strerror(error));
+            return errmsg_set(
+                e, ST_RESOURCES,
+                "cpu: thread %u of %u could not be started: %s; fewer (--threads), or "
+                "a higher limit (ulimit -v, ulimit -u), would do",
+                i, n_threads, strerror(error));
         }
         p->n_started++;
         char name[16];

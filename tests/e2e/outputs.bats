@@ -71,6 +71,10 @@ teardown() { memra_teardown; }
         [[ $status == 4 && $(wc -l <"$TEST_DIR/err") == 1 ]]
         grep -q "error: a coordinator $room" "$TEST_DIR/err"
     done
+    status=0
+    (ulimit -v 20480 && exec "$PP" bench -p 8 -n 8 -r 1 >"$TEST_DIR/out" 2>"$TEST_DIR/err") || status=$?
+    [[ $status == 4 && $(wc -l <"$TEST_DIR/err") == 1 ]]
+    grep -qE 'error: no memory to measure the read bandwidth with: [0-9.]+ [MG]B are needed \(ulimit -v' "$TEST_DIR/err"
     (ulimit -v 20480 && exec "$PP" status >"$TEST_DIR/out" 2>"$TEST_DIR/err") # nobody to ask
     start_pp "$TEST_DIR/text" run -p Once -n 400 --temp 0 --fault 'stage=0,at=decode,kind=slow:20,every=1'
     wait_for 10 has_text "$TEST_DIR/text"
