@@ -181,8 +181,8 @@ static status borrow_all(stage *s, const uint32_t *epoch, errmsg *e)
          range++)
         st = borrow_ahead(s, from = range, epoch[range], &why);
     if (st == ST_OK) return ST_OK;
-    return errmsg_set(e, st, "stage %u: what it borrows of stage %u: %.400s", s->config.stage_i, from,
-                      why.text);
+    return errmsg_set(e, st, "stage %u: what it borrows of stage %u: %.400s", s->config.stage_i,
+                      from, why.text);
 }
 
 status stage_borrow(stage *s, const uint32_t *epoch, errmsg *e)

@@ -256,7 +256,8 @@ status stage_walk_all(stage *s, poison_mark *poison, errmsg *e)
     s->walked_head = s->unchecked = false;
     if (s->n_rows == 0) return ST_OK;
     if (s->n_ahead + 1 != s->config.n_stages)
-        return errmsg_set(e, ST_PROTOCOL, "stage %u: it is to walk all layers and has borrowed none",
+        return errmsg_set(e, ST_PROTOCOL,
+                          "stage %u: it is to walk all layers and has borrowed none",
                           s->config.stage_i);
     const layer_span own = own_layers(s);
     TRY(run_span(s, &own, e));

@@ -67,11 +67,10 @@ static status on_hello(pipeline *p, uint32_t s, const wire_hello *h, errmsg *e)
 {
     stage_slot *t = &p->stage[s];
     if (strcmp(h->build, MEMRA_BUILD_ID) != 0) {
-        return errmsg_set(
-            e, ST_RESOURCES,
-            "%s is of build %.31s, this program of build %s: use both from one build "
-            "(--stage-program)",
-            p->stage_program, h->build, MEMRA_BUILD_ID);
+        return errmsg_set(e, ST_RESOURCES,
+                          "%s is of build %.31s, this program of build %s: use both from one build "
+                          "(--stage-program)",
+                          p->stage_program, h->build, MEMRA_BUILD_ID);
     }
     if (t->hello) return errmsg_set(e, ST_PROTOCOL, "it said hello twice");
     t->hello = true;

@@ -23,10 +23,9 @@ status poison_found(pipeline *p, const wire_poisoned *found, errmsg *e)
     session *s = session_of(p, found);
     if (s == NULL || found->position >= p->plan.n_ctx || found->stage >= p->n_stages ||
         found->in_logits > (found->stage + 1 == p->n_stages)) {
-        return errmsg_set(
-            e, ST_PROTOCOL,
-            "NaN in session %u at position %u, by stage %u: there is no such row",
-            found->session, found->position, found->stage);
+        return errmsg_set(e, ST_PROTOCOL,
+                          "NaN in session %u at position %u, by stage %u: there is no such row",
+                          found->session, found->position, found->stage);
     }
     if (!poison_covers(s, found->position)) s->poison = *found;
     s->poisoned = true;

@@ -9,8 +9,8 @@
 #include <string.h>
 
 /* Of a result: committed by this step, with a status that there is. */
-static status check_result(const flight *f, const session *s, uint64_t position,
-                           uint64_t commit, uint32_t row_status, errmsg *e)
+static status check_result(const flight *f, const session *s, uint64_t position, uint64_t commit,
+                           uint32_t row_status, errmsg *e)
 {
     if (commit != f->seq) {
         return errmsg_set(
@@ -25,9 +25,8 @@ static status check_result(const flight *f, const session *s, uint64_t position,
 static status check_token(const pipeline *p, const session *s, uint32_t token, errmsg *e)
 {
     if (token < p->results.n_vocab) return ST_OK;
-    return errmsg_set(e, ST_PROTOCOL,
-                      "token %u of session %u is not in the vocabulary of %u", token, s->id,
-                      p->results.n_vocab);
+    return errmsg_set(e, ST_PROTOCOL, "token %u of session %u is not in the vocabulary of %u",
+                      token, s->id, p->results.n_vocab);
 }
 
 /* The token that the branch's ring has for this position; TOKEN_NONE: the row is poisoned. */
@@ -251,8 +250,7 @@ status schedule_result(pipeline *p, uint64_t seq, const wire_result *result, err
         (!again && result->n_rows != n_expected(f, g))) {
         return errmsg_set(e, ST_PROTOCOL,
                           "result of step %llu, round %u, group %u, with %u rows was not asked for",
-                          (unsigned long long)seq, result->round, result->group,
-                          result->n_rows);
+                          (unsigned long long)seq, result->round, result->group, result->n_rows);
     }
     f->n_pieces++;
     if (again) return ST_OK;

@@ -46,7 +46,7 @@ static void misspelt_names_are_refused(void **state)
         {"MEMRA_SPEC_PIPE=0", "MEMRA_SPEC_PP"},    {"MEMRA_BATCH=0", "MEMRA_BATCH_PP"},
         {"MEMRA_PP_=1", "MEMRA_PP_SPLIT"},         {"memra_pp_stages=2", "MEMRA_PP_STAGES"},
         {"Memra_Pp_Stages=2", "MEMRA_PP_STAGES"},  {"MEMRA_PRIME_pipe=0", "MEMRA_PRIME_PIPE"},
-        {"memra_stages=2", "MEMRA_PP_STAGES"},      {"memra_pp_x=1", "MEMRA_PP_SPLIT"}};
+        {"memra_stages=2", "MEMRA_PP_STAGES"},     {"memra_pp_x=1", "MEMRA_PP_SPLIT"}};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         const char *const environment[] = {"HOME=/", bad[i].variable, NULL};
         errmsg_clear(&e);
