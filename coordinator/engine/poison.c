@@ -42,16 +42,15 @@ static bool is_asked_for(const pipeline *p)
 static void describe(const pipeline *p, session *s)
 {
     const wire_poisoned *x = &s->poison;
-    const stage_plan *at = &p->plan.stage[x->stage];
-    errmsg_set(
-        &s->ended, ST_NAN,
-        "session %u was ended: NaN or infinity in the %s at position %u, found by stage %u "
-        "(layers %u-%u); %s",
-        s->id, x->in_logits != 0 ? "logits" : "hidden state", x->position, x->stage,
-        at->layer_begin, at->layer_end - 1,
-        is_asked_for(p) ? "--fault asks for it"
-                        : "the model file may be damaged, or its values too large for the KV type "
-                          "(--kv-type f32)");
+    char called[STAGE_CALLED_BYTES];
+    errmsg_set(&s->ended, ST_NAN,
+               "session %u was ended: NaN or infinity in the %s at position %u, found by %s; %s",
+               s->id, x->in_logits != 0 ? "logits" : "hidden state", x->position,
+               stage_called(p, x->stage, called),
+               is_asked_for(p)
+                   ? "--fault asks for it"
+                   : "the model file may be damaged, or its values too large for the KV type "
+                     "(--kv-type f32)");
 }
 
 /* What stands in line, in order; r has just come back and is finished by the caller. */

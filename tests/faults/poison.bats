@@ -20,7 +20,7 @@ teardown() {
         for stage in 0 1 2; do
             pp run -m "$DEMO" -p "Once upon a time" --temp 0 --stages 3 -n 60 \
                 --fault "stage=$stage,at=$at,kind=nan"
-            expect_error 7 "session 1 was ended: NaN or infinity in the hidden state at position [0-9]+, found by stage $stage \(layers ${layers[$stage]}\); --fault asks for it"
+            expect_error 7 "session 1 was ended: NaN or infinity in the hidden state at position [0-9]+, found by stage $stage \(pid [0-9]+, layers ${layers[$stage]}\); --fault asks for it"
             [[ $whole == "$OUT"* ]]
         done
     done
@@ -32,7 +32,7 @@ teardown() {
     CODE=0
     "$PP" run -i -m "$DEMO" --temp 0 --fault "stage=0,at=decode,kind=nan" \
         <"$TEST_DIR/lines" >"$TEST_DIR/out" 2>"$TEST_DIR/err" || CODE=$?
-    expect_error 7 "found by stage 0 \(layers 0-7\)" "$TEST_DIR/err"
+    expect_error 7 "found by stage 0 \(pid [0-9]+, layers 0-7\)" "$TEST_DIR/err"
     assert_nothing_left
 }
 
