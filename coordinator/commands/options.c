@@ -69,6 +69,9 @@ static void nearer(const char *given, const char *name, const char **nearest, ui
 static status unknown(const line *l, const char *text, const char *name)
 {
     char quoted[DOORTEXT_QUOTE_BYTES], hint[OPTION_NAME_BYTES + 32] = "";
+    char lower[OPTION_NAME_BYTES] = "";
+    for (size_t i = 0; name[i] != '\0'; i++)
+        lower[i] = name[i] >= 'A' && name[i] <= 'Z' ? (char)(name[i] - 'A' + 'a') : name[i];
     const char *nearest = NULL;
     uint32_t edits = DOORS_EDITS_MAX + 1, n_doors;
     const door_info *door = doors_table(&n_doors);
@@ -76,11 +79,11 @@ static status unknown(const line *l, const char *text, const char *name)
     if (text[1] != '-' && find(l, NULL, 0, text[1]) != NULL)
         snprintf(hint, sizeof hint, " (a letter and its value are two arguments)");
     for (uint32_t i = 0; strlen(name) > 3 && i < l->n_own; i++)
-        nearer(name + 2, l->own[i].name, &nearest, &edits);
+        nearer(lower + 2, l->own[i].name, &nearest, &edits);
     for (uint32_t i = 0; strlen(name) > 3 && i < N_SHARED; i++)
-        nearer(name + 2, l->shared[i].name, &nearest, &edits);
+        nearer(lower + 2, l->shared[i].name, &nearest, &edits);
     for (uint32_t i = 0; strlen(name) > 3 && i < n_doors; i++)
-        nearer(name + 2, door[i].flag, &nearest, &edits);
+        nearer(lower + 2, door[i].flag, &nearest, &edits);
     if (nearest != NULL && edits < strlen(nearest) / 2 + 1)
         snprintf(hint, sizeof hint, "; the nearest is --%s", nearest);
     return errmsg_set(l->e, ST_USAGE, "unknown option %s%s; see --help", quoted, hint);

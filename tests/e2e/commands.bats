@@ -295,6 +295,7 @@ teardown() { memra_teardown; }
     refused 2 '--kv-type="f64" .*rule: f32, f16 or bf16' run --kv-type f64
     refused 2 'unknown option "--frob"; see --help' run --frob
     refused 2 'unknown option "--stage=2"; the nearest is --stages; see --help' run --stage=2
+    refused 2 'unknown option "--STAGES=2"; the nearest is --stages; see --help' run --STAGES=2
     refused 2 'unknown option "--topp"; the nearest is --top-p; see --help' run --topp 1
     refused 2 'unexpected argument "x"' run x
     refused 2 "are more than the model's" run --stages 64
