@@ -1,6 +1,7 @@
 #!/usr/bin/env bats
 # json.bats - the stream of run --json: a line a token, and one that says how it ended, however that was.
 
+# shellcheck disable=SC2016 # Perl in single quotes
 load ../support/common
 load ../support/commands
 
