@@ -169,6 +169,38 @@ none_left() {
     assert_nothing_left
 }
 
+# A stage program that does this when it is asked for the devices.
+asked_for_devices() {
+    "$PP" --version | grep -q cuda || skip "this build asks for no devices"
+    printf '#!/bin/sh\n[ "$1" != --probe ] || %s\nexec %s "$@"\n' "$1" "$STAGE" >"$TEST_DIR/program"
+    chmod +x "$TEST_DIR/program"
+}
+
+asks() {
+    [[ -n $(children_of "$PP_PID") ]]
+}
+
+@test "devices that do not answer: a signal ends the wait for them at once" {
+    asked_for_devices 'exec sleep 60'
+    for how in "run -m $DEMO -p Once -n 1" "plan -m $DEMO" devices; do
+        # shellcheck disable=SC2086 # a list of words
+        start_pp "$TEST_DIR/out" $how --stage-program "$TEST_DIR/program"
+        wait_for 10 asks
+        kill -TERM "$PP_PID"
+        end_within 1000
+        [[ $END_CODE == 143 && ! -s $TEST_DIR/out.err ]]
+        [[ -z $(children_of "$PP_PID") ]]
+    done
+    assert_nothing_left
+}
+
+@test "a device list that never came is told, and the run goes on without those devices" {
+    asked_for_devices 'kill -9 $$'
+    pp run -m "$DEMO" -p Once -n 4 --temp 0 --stages 2 --stage-program "$TEST_DIR/program"
+    [[ $CODE == 0 && $OUT == Once* ]]
+    [[ $(grep -c 'warning: CUDA devices: memra-stage --probe says .*; taken for none' <<<"$ERR") == 1 ]]
+}
+
 @test "a run directory that is not ours is refused with one line" {
     mkdir -p "$RUN_DIR/memra-pp"
     chmod 777 "$RUN_DIR/memra-pp"
