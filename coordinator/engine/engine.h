@@ -277,6 +277,7 @@ struct pipeline {
     rundir dir;
     gpu_list gpus;              /* read when a stage may be on one */
     char stage_program[4096];
+    int stage_program_fd;       /* as it was when the run began: replacements are of that build */
     void *zmq, *status_socket;
     int death_pipe[2];
     int run_block_fd, readback_fd, boundary_fd[STAGES_MAX];

@@ -46,6 +46,9 @@ static status find_stage_program(pipeline *p, errmsg *e)
         return errmsg_set(e, ST_RESOURCES, "cannot run the stage program %s: %s (--stage-program)",
                           p->stage_program, strerror(errno));
     }
+    p->stage_program_fd = open(p->stage_program, O_PATH | O_CLOEXEC);
+    if (p->stage_program_fd < 0)
+        return errmsg_set(e, ST_RESOURCES, "%s: %s", p->stage_program, strerror(errno));
     return ST_OK;
 }
 
@@ -142,7 +145,7 @@ static pipeline *make_empty(const pipeline_options *o, const volatile int *inter
     p->edge_epoch = 1;
     p->interrupt = interrupt;
     p->dir.lock_fd = p->wake_fd = p->run_block_fd = p->readback_fd = p->loan_fd = -1;
-    p->death_pipe[0] = p->death_pipe[1] = -1;
+    p->death_pipe[0] = p->death_pipe[1] = p->stage_program_fd = -1;
     for (uint32_t s = 0; s < STAGES_MAX; s++) {
         p->boundary_fd[s] = p->journal_fd[s] = -1;
         p->stage[s].process.pidfd = -1;

@@ -144,13 +144,13 @@ static void pause_for(pipeline *p, uint32_t s)
 }
 
 /* The system had no descriptor, no process or no memory for it: that may pass, and counts as a
- * loss. A program that is not there any more stays away. */
+ * loss. A program that may not be run any more stays so. */
 static status not_started(pipeline *p, uint32_t s, const errmsg *why, errmsg *e)
 {
     stage_slot *t = &p->stage[s];
     errmsg all = {0};
     errmsg_set(&all, why->code, "%s; nothing can take its place: %s", t->why.text, why->text);
-    if (access(p->stage_program, X_OK) != 0) return errmsg_set(e, all.code, "%s", all.text);
+    if (t->process.no_program) return errmsg_set(e, all.code, "%s", all.text);
     TRY(give_up(p, s, &all, e));
     note_loss(t);
     log_warn("%s; once more", all.text);
