@@ -90,13 +90,22 @@ static status lose_readers(pipeline *p, const errmsg *why, errmsg *e)
     return ST_OK;
 }
 
+/* Begins a line that does not end the run. */
+static const char *who_of(const pipeline *p, char out[64])
+{
+    snprintf(out, 64, "%s%s", p->o.called != NULL ? p->o.called : "",
+             p->o.called != NULL ? ", " : "");
+    return out;
+}
+
 status recover_lost(pipeline *p, uint32_t s, const errmsg *why, errmsg *e)
 {
     stage_slot *t = &p->stage[s];
     if (t->state == SLOT_LOST) return ST_OK;
     TRY(give_up(p, s, why, e));
     uint64_t now = note_loss(t);
-    if (t->lost_pid != 0) log_warn("%s; once more", why->text);
+    char who[64];
+    if (t->lost_pid != 0) log_warn("%s%s; once more", who_of(p, who), why->text);
     if (t->lost_pid == 0) {
         t->lost_pid = t->pid;
         t->lost_ns = now;
@@ -153,7 +162,8 @@ static status not_started(pipeline *p, uint32_t s, const errmsg *why, errmsg *e)
     if (t->process.no_program) return errmsg_set(e, all.code, "%s", all.text);
     TRY(give_up(p, s, &all, e));
     note_loss(t);
-    log_warn("%s; once more", all.text);
+    char who[64];
+    log_warn("%s%s; once more", who_of(p, who), all.text);
     pause_for(p, s);
     return ST_OK;
 }
@@ -245,13 +255,13 @@ static void record(pipeline *p, uint32_t s, uint64_t now)
                           .through = p->replay.through,
                           .why = t->why};
     trace_recovery(p, s, now);
-    char waited[48] = "";
+    char waited[48] = "", who[64];
     if (t->waited_ns >= WAITED_TOLD_NS)
         snprintf(waited, sizeof waited, "waited %.3f, ", (double)t->waited_ns / NS_PER_S);
-    log_warn("%s%s%s; pid %d took its place after %.3f s (end %.3f, %sstart %.3f, %llu row%s "
+    log_warn("%s%s; pid %d took its place after %.3f s (end %.3f, %sstart %.3f, %llu row%s "
              "again%s %.3f)",
-             p->o.called != NULL ? p->o.called : "", p->o.called != NULL ? ", " : "", t->why.text,
-             t->pid, seconds(t->lost_ns, now), seconds(t->lost_ns, t->reaped_ns), waited,
+             who_of(p, who), t->why.text, t->pid, seconds(t->lost_ns, now),
+             seconds(t->lost_ns, t->reaped_ns), waited,
              seconds(t->reaped_ns + t->waited_ns, p->attached_ns),
              (unsigned long long)p->replay.n_rows, plural(p->replay.n_rows),
              p->replay.through ? " through all stages" : "", seconds(p->attached_ns, now));

@@ -143,6 +143,19 @@ teardown() { memra_teardown; }
     assert_nothing_left
 }
 
+@test "run --draft-model: a process that is lost while it loads costs no more than its drafts" {
+    run_pp run -p "Once upon a time" -n 40 --temp 0
+    local want=$output
+    # The stages of the run's second pipeline, which is the draft model's, end at once.
+    printf '#!/bin/sh\ncase "$*" in */run-*-1/*) kill -9 $$ ;; esac\nexec %s "$@"\n' "$STAGE" >"$TEST_DIR/program"
+    chmod +x "$TEST_DIR/program"
+    run_pp run -p "Once upon a time" -n 40 --temp 0 --stages 2 --draft-model "$DEMO" --stage-program "$TEST_DIR/program"
+    [[ $status == 0 && $output == "$want" ]]
+    [[ $(grep -c 'warning: ' "$TEST_DIR/err") == 1 ]]
+    grep -qE 'warning: the draft model is lost, .* goes on plainly: stage 0 .* while loading: killed by SIGKILL$' "$TEST_DIR/err"
+    assert_nothing_left
+}
+
 @test "run --draft-model: another vocabulary, no drafts, no file: one line" {
     refused 3 "no-such-file" run -p x --draft-model "$TEST_DIR/no-such-file"
     refused 2 "--draft-model needs a name" run -p x --draft-model ""
