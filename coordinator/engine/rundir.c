@@ -222,6 +222,14 @@ void rundir_close(rundir *r)
     *r = (rundir){.lock_fd = -1};
 }
 
+bool rundir_lives(const char *path)
+{
+    bool none = false;
+    int fd = lock_of(path, &none);
+    if (fd >= 0) close(fd);
+    return fd < 0 && !none;
+}
+
 status rundir_list(const char *base_given, void (*visit)(void *ctx, const char *path), void *ctx,
                    errmsg *e)
 {
@@ -237,11 +245,7 @@ status rundir_list(const char *base_given, void (*visit)(void *ctx, const char *
         if (!is_run_name(entry->d_name) || entry->d_name[0] != 'r') continue;
         char path[RUNDIR_PATH_MAX + 1];
         snprintf(path, sizeof path, "%s/%.*s", base, NAME_MAX_BYTES, entry->d_name);
-        bool none = false;
-        int fd = lock_of(path, &none);
-        if (fd >= 0) close(fd);
-        if (fd >= 0 || none) continue;
-        visit(ctx, path);
+        if (rundir_lives(path)) visit(ctx, path);
     }
     closedir(d);
     return ST_OK;

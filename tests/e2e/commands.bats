@@ -508,6 +508,10 @@ END
     refused 2 'more than the model' plan --stages 64
 }
 
+asks_already() { # PID: of a status; the library that it asks with has threads
+    [[ $(find "/proc/$1/task" -mindepth 1 -maxdepth 1 2>/dev/null | wc -l) -gt 1 ]]
+}
+
 @test "status: no live run, the list, one run, one that does not answer" {
     run_pp status
     [[ $status == 0 && $output == 'no live run' ]]
@@ -552,7 +556,13 @@ END
     run_pp status
     grep -qE "^$$ +not answering" "$TEST_DIR/out"
     refused 5 "run $$ does not answer within 1 s: it hangs, .*kill $$" status "$$"
+    # It ends while it is asked: then there is none.
+    "$PP" status "$$" >"$TEST_DIR/gone" 2>&1 {lock}>&- &
+    wait_for 5 asks_already $!
     exec {lock}>&-
+    status=0
+    wait $! || status=$?
+    [[ $status == 4 && $(<"$TEST_DIR/gone") == *"no live run has pid $$ below"* ]]
     rm -r "$hanging"
     kill -CONT "$PP_PID"
     kill -INT "$PP_PID"
