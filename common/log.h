@@ -6,9 +6,9 @@
  * A file that cannot be written (a full disk) is given up: one line on stderr says so, and that
  * line and all later ones go there. What is lost on stderr itself is lost.
  *
- * Nobody waits for a reader that stands still (a pager, Ctrl-S) longer than LOG_WAIT_MS: what it has
- * no room for is dropped, lines after that without waiting, and the first one that it takes again
- * comes behind one that counts them. */
+ * Nobody waits for a reader that stands still (a pager, Ctrl-S) longer than LOG_WAIT_MS: what it
+ * has no room for is dropped, lines after that without waiting, and the first one that it takes
+ * again comes behind one that counts them. */
 #ifndef COMMON_LOG_H
 #define COMMON_LOG_H
 

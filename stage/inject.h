@@ -26,8 +26,8 @@ MUST_USE status inject_open(injector *out, const char *text, uint32_t stage, sta
  * that fits. */
 uint32_t inject_at(injector *in, fault_at at, uint64_t seq);
 
-/* What inject_at gave the caller to do in recovery, with a row that is replayed, is done: until then
- * it is not met. */
+/* What inject_at gave the caller to do in recovery, with a row that is replayed, is done: until
+ * then it is not met. */
 void inject_replayed(injector *in);
 
 #endif

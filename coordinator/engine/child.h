@@ -24,8 +24,8 @@ typedef struct {
 MUST_USE status child_start(child *out, char *const argv[], const int *fds, uint32_t n_fds,
                             errmsg *e);
 
-/* The same of the program that program_fd holds open (O_PATH will do), whatever argv[0] names by now:
- * it may have been removed or replaced. A script is started by its name. */
+/* The same of the program that program_fd holds open (O_PATH will do), whatever argv[0] names by
+ * now: it may have been removed or replaced. A script is started by its name. */
 MUST_USE status child_start_open(child *out, int program_fd, char *const argv[], const int *fds,
                                  uint32_t n_fds, errmsg *e);
 

@@ -89,10 +89,20 @@ static status check_descriptors(const pipeline *p, errmsg *e)
     return limits_descriptors(DESCRIPTORS + DESCRIPTORS_OF_STAGE * p->n_stages, who, e);
 }
 
+/* For replacements too: a file by that name may be another build's by then. */
+static status open_program(pipeline *p, errmsg *e)
+{
+    p->stage_program_fd = open(p->stage_program, O_PATH | O_CLOEXEC);
+    if (p->stage_program_fd >= 0) return ST_OK;
+    return errmsg_set(e, ST_RESOURCES, "cannot open %s: %s (--stage-program)", p->stage_program,
+                      strerror(errno));
+}
+
 status launch_prepare(pipeline *p, errmsg *e)
 {
     char endpoint[128];
     TRY(check_descriptors(p, e));
+    TRY(open_program(p, e));
     TRY(rundir_open(&p->dir, p->o.run_dir, e));
     if (pipe2(p->death_pipe, O_CLOEXEC) != 0)
         return errmsg_set(e, ST_RESOURCES, "pipe: %s", strerror(errno));

@@ -46,9 +46,6 @@ static status find_stage_program(pipeline *p, errmsg *e)
         return errmsg_set(e, ST_RESOURCES, "cannot run the stage program %s: %s (--stage-program)",
                           p->stage_program, strerror(errno));
     }
-    p->stage_program_fd = open(p->stage_program, O_PATH | O_CLOEXEC);
-    if (p->stage_program_fd < 0)
-        return errmsg_set(e, ST_RESOURCES, "%s: %s", p->stage_program, strerror(errno));
     return ST_OK;
 }
 

@@ -163,10 +163,12 @@ status gpus_read(gpu_list *out, const char *stage_program, uint32_t limit_ms,
     char *const argv[] = {path, "--probe", fd_text, NULL};
     child c;
     status s = child_start(&c, argv, &ends[1], 1, e);
+    bool asked = s == ST_OK;
     close(ends[1]);
     if (s == ST_OK) s = read_all(ends[0], text, limit_ms, interrupt, e);
     close(ends[0]);
     child_destroy(&c);
-    TRY(s);
-    return gpus_parse(out, text, e);
+    if (s == ST_OK) s = gpus_parse(out, text, e);
+    out->asked = asked;
+    return s;
 }
