@@ -60,9 +60,9 @@ static status give_up(pipeline *p, uint32_t s, const errmsg *why, errmsg *e)
         return errmsg_set(e, why->code, "%s%s", why->text, told);
     }
     if (losses(p, &p->stage[s]) < n) return ST_OK;
-    return errmsg_set(e, ST_STAGE_LOST,
-                      "%s; it was replaced %u time%s in %.0f s, as often as --restarts allows",
-                      why->text, n, plural(n), p->o.restart_window_ms / 1000.0);
+    const char *what = p->stage[s].process.pid != 0 ? "it was replaced" : "that was tried";
+    return errmsg_set(e, ST_STAGE_LOST, "%s; %s %u time%s in %.0f s, as often as --restarts allows",
+                      why->text, what, n, plural(n), p->o.restart_window_ms / 1000.0);
 }
 
 static status quiesce_others(pipeline *p, errmsg *e)

@@ -252,7 +252,7 @@ story_of_program() {
     kill -KILL "$(stages_of "$PP_PID" | head -n 1)"
     end_of "$PP_PID" 30
     CODE=$END_CODE
-    expect_error 5 'stage . .*SIGKILL; nothing can take its place: .*Too many open files; it was replaced 3 times' \
+    expect_error 5 'stage . .*SIGKILL; nothing can take its place: .*Too many open files; that was tried 3 times' \
         "$TEST_DIR/text.err"
     assert_nothing_left
 }
