@@ -92,9 +92,9 @@ static void tell_dropped(int fd)
     uint32_t n = atomic_exchange(&sink.n_dropped, 0);
     char line[128];
     if (n == 0) return;
-    int bytes = snprintf(line, sizeof line,
-                         "%s: warning: %u line%s dropped: their reader stood still\n", sink.who, n,
-                         n == 1 ? " was" : "s were");
+    int bytes =
+        snprintf(line, sizeof line, "%s: warning: %u line%s dropped: their reader stood still\n",
+                 sink.who, n, n == 1 ? " was" : "s were");
     (void)write_line(fd, line, (size_t)bytes);
 }
 

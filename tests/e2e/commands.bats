@@ -147,6 +147,7 @@ teardown() { memra_teardown; }
     run_pp run -p "Once upon a time" -n 40 --temp 0
     local want=$output
     # The stages of the run's second pipeline, which is the draft model's, end at once.
+    # shellcheck disable=SC2016 # for the script to expand
     printf '#!/bin/sh\ncase "$*" in */run-*-1/*) kill -9 $$ ;; esac\nexec %s "$@"\n' "$STAGE" >"$TEST_DIR/program"
     chmod +x "$TEST_DIR/program"
     run_pp run -p "Once upon a time" -n 40 --temp 0 --stages 2 --draft-model "$DEMO" --stage-program "$TEST_DIR/program"

@@ -170,17 +170,13 @@ none_left() {
 }
 
 @test "a reader of standard error that stands still holds up neither a replacement nor an end" {
-    mkfifo "$TEST_DIR/err"
-    exec {reader}<>"$TEST_DIR/err"
-    dd if=/dev/zero of="$TEST_DIR/err" bs=4096 count=1000 oflag=nonblock 2>/dev/null || true # full
-    : >"$TEST_DIR/out"
-    set -m
-    setpriv --pdeathsig KILL "$PP" run -m "$DEMO" -p Once --temp 0 --stages 3 -n -1 \
-        --fault "stage=1,at=decode,kind=slow:50,every=1" >"$TEST_DIR/out" 2>"$TEST_DIR/err" </dev/null 3>&- 4>&- &
-    PP_PID=$!
-    set +m
+    local victim reader
+    mkfifo "$TEST_DIR/out.err"
+    exec {reader}<>"$TEST_DIR/out.err"
+    dd if=/dev/zero of="$TEST_DIR/out.err" bs=4096 count=1000 oflag=nonblock 2>/dev/null || true # full
+    start_pp "$TEST_DIR/out" run -m "$DEMO" -p Once --temp 0 --stages 3 -n -1 \
+        --fault "stage=1,at=decode,kind=slow:50,every=1"
     wait_for 10 test -s "$TEST_DIR/out"
-    local victim
     victim=$(pid_of_stage 1)
     kill -KILL "$victim"
     wait_for 5 pid_has_changed 1 "$victim"
@@ -194,6 +190,7 @@ none_left() {
 # A stage program that does this when it is asked for the devices.
 asked_for_devices() {
     "$PP" --version | grep -q cuda || skip "this build asks for no devices"
+    # shellcheck disable=SC2016 # for the script to expand
     printf '#!/bin/sh\n[ "$1" != --probe ] || %s\nexec %s "$@"\n' "$1" "$STAGE" >"$TEST_DIR/program"
     chmod +x "$TEST_DIR/program"
 }
