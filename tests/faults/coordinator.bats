@@ -247,6 +247,22 @@ asks() {
     assert_nothing_left
 }
 
+@test "a start that was killed in its first moment is swept by the next, one that is there now is not" {
+    local gone
+    true &
+    gone=$!
+    wait "$gone"
+    mkdir -p "$RUN_DIR/memra-pp"/{new-"$gone"-0,new-$$-0}
+    chmod 700 "$RUN_DIR/memra-pp"
+    works_again # what is younger than a second may be of a start in another container
+    [[ -d $RUN_DIR/memra-pp/new-$gone-0 ]]
+    touch -d '5 seconds ago' "$RUN_DIR/memra-pp"/new-*
+    works_again
+    [[ $(ls "$RUN_DIR/memra-pp") == "new-$$-0" ]]
+    rmdir "$RUN_DIR/memra-pp/new-$$-0"
+    assert_nothing_left
+}
+
 @test "a run directory that is removed under a run is made anew when it is needed" {
     local victim gone
     for gone in "$RUN_DIR/memra-pp" "$RUN_DIR/memra-pp/*" "$RUN_DIR/memra-pp/*/lock"; do
