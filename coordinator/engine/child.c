@@ -27,8 +27,9 @@ static void become(int program_fd, char *const argv[], const int *fds, uint32_t 
     if (ok && getppid() != parent) _exit(127); /* it died before the line above */
     for (uint32_t i = 0; ok && i < n_fds; i++) ok = fcntl(fds[i], F_SETFD, 0) == 0;
     if (ok && program_fd >= 0) fexecve(program_fd, argv, environ);
-    /* An interpreter would find its script's descriptor closed: that is what ENOENT says. */
-    if (ok && (program_fd < 0 || errno == ENOENT)) execv(argv[0], argv);
+    /* ENOENT: an interpreter would find its script's descriptor closed. EPERM: a sandbox that knows
+     * no execveat. */
+    if (ok && (program_fd < 0 || errno == ENOENT || errno == EPERM)) execv(argv[0], argv);
     int error = errno;
     ssize_t n = write(errno_fd, &error, sizeof error);
     (void)n;
