@@ -72,7 +72,8 @@ static void a_reader_that_stands_still_holds_nobody_up(void **state)
     int before = dup(STDERR_FILENO);
     assert_int_equal(fcntl(ends[1], F_SETFL, O_NONBLOCK), 0);
     uint64_t full = 0;
-    for (ssize_t n; (n = write(ends[1], stuffing, sizeof stuffing)) > 0;) full += (uint64_t)n;
+    for (ssize_t n; (n = write(ends[1], stuffing, sizeof stuffing)) > 0;)
+        full += (uint64_t)n;
     assert_int_equal(fcntl(ends[1], F_SETFL, 0), 0);
     assert_true(dup2(ends[1], STDERR_FILENO) >= 0);
     log_open("who", LOG_INFO, STDERR_FILENO);
@@ -80,11 +81,13 @@ static void a_reader_that_stands_still_holds_nobody_up(void **state)
     log_warn("one");
     uint64_t first_ms = took_ms(since);
     since = now_ns();
-    for (int i = 0; i < 100; i++) log_warn("more");
+    for (int i = 0; i < 100; i++)
+        log_warn("more");
     uint64_t others_ms = took_ms(since);
     bool lost = log_lost();
     uint64_t n_read = 0;
-    while (n_read < full) n_read += (uint64_t)read(ends[0], got, full - n_read);
+    while (n_read < full)
+        n_read += (uint64_t)read(ends[0], got, full - n_read);
     log_warn("again");
     log_warn("and again");
     dup2(before, STDERR_FILENO);
