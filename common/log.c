@@ -1,7 +1,10 @@
 #include "common/log.h"
 
+#include "common/clock.h"
+
 #include <errno.h>
 #include <limits.h>
+#include <poll.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
@@ -12,7 +15,8 @@ static struct {
     log_level level;
     _Atomic int fd;
     atomic_bool lost;
-} sink = {"memra-pp", LOG_INFO, STDERR_FILENO, false};
+    _Atomic uint32_t n_dropped; /* since a reader stood still */
+} sink = {.who = "memra-pp", .level = LOG_INFO, .fd = STDERR_FILENO};
 
 static const char *const level_words[] = {"error", "warn", "info", "debug"};
 
@@ -22,6 +26,7 @@ void log_open(const char *who, log_level level, int fd)
     sink.level = level;
     atomic_store(&sink.fd, fd);
     atomic_store(&sink.lost, false);
+    atomic_store(&sink.n_dropped, 0);
 }
 
 status log_level_parse(const char *word, log_level *out)
@@ -62,6 +67,37 @@ static bool write_line(int fd, const char *at, size_t n)
     return true;
 }
 
+/* For a line: what poll promises of a pipe, PIPE_BUF, is more. */
+static bool has_room(int fd)
+{
+    uint64_t now = now_ns(), until = now;
+    if (atomic_load(&sink.n_dropped) == 0) until += LOG_WAIT_MS * NS_PER_MS;
+    for (;; now = now_ns()) {
+        struct pollfd p = {.fd = fd, .events = POLLOUT};
+        int ms = until > now ? (int)((until - now) / NS_PER_MS + 1) : 0;
+        int n = poll(&p, 1, ms);
+        if (n >= 0) return n > 0;
+        if (errno != EINTR) return true; /* the write says why it fails */
+    }
+}
+
+static void drop(int fd)
+{
+    atomic_fetch_add(&sink.n_dropped, 1);
+    if (fd != STDERR_FILENO) atomic_store(&sink.lost, true);
+}
+
+static void tell_dropped(int fd)
+{
+    uint32_t n = atomic_exchange(&sink.n_dropped, 0);
+    char line[128];
+    if (n == 0) return;
+    int bytes =
+        snprintf(line, sizeof line, "%s: warning: %u line%s dropped: their reader stood still\n",
+                 sink.who, n, n == 1 ? " was" : "s were");
+    (void)write_line(fd, line, (size_t)bytes);
+}
+
 /* From the file to stderr, said once. */
 static void give_up(int fd, int error)
 {
@@ -95,6 +131,11 @@ void log_line(log_level level, const char *format, ...)
     (void)m;
     line[end] = '\n';
     int fd = atomic_load(&sink.fd);
+    if (!has_room(fd)) {
+        drop(fd);
+        return;
+    }
+    tell_dropped(fd);
     if (write_line(fd, line, end + 1) || fd == STDERR_FILENO) return;
     give_up(fd, errno);
     (void)write_line(STDERR_FILENO, line, end + 1);

@@ -4,13 +4,19 @@
  * and the descriptor are the only process-wide state of common/; set once in main, before threads.
  *
  * A file that cannot be written (a full disk) is given up: one line on stderr says so, and that
- * line and all later ones go there. What is lost on stderr itself is lost. */
+ * line and all later ones go there. What is lost on stderr itself is lost.
+ *
+ * Nobody waits for a reader that stands still (a pager, Ctrl-S) longer than LOG_WAIT_MS: what it
+ * has no room for is dropped, lines after that without waiting, and the first one that it takes
+ * again comes behind one that counts them. */
 #ifndef COMMON_LOG_H
 #define COMMON_LOG_H
 
 #include "common/status.h"
 
 #include <stdbool.h>
+
+#define LOG_WAIT_MS 250u
 
 typedef enum { LOG_ERROR, LOG_WARN, LOG_INFO, LOG_DEBUG } log_level;
 
@@ -24,7 +30,7 @@ MUST_USE status log_level_parse(const char *word, log_level *out);
 log_level log_level_now(void);
 int log_fd_now(void); /* stderr, once the file was given up */
 
-/* The file was given up: it lacks lines. Any thread. */
+/* The file was given up, or had no room for long: it lacks lines. Any thread. */
 bool log_lost(void);
 
 void log_line(log_level level, const char *format, ...) PRINTF_LIKE(2, 3);

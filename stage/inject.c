@@ -38,10 +38,14 @@ static void slow(const injector *in, uint32_t ms)
 }
 
 /* Before it is carried out: afterwards there may be nobody to say so. */
-static void remember(const injector *in, const fault *f)
+static void remember(injector *in, fault_at at, const fault *f)
 {
-    uint32_t fired = 0;
-    atomic_fetch_or(&in->words->faults_met, 1u << (f - in->faults.list));
+    uint32_t fired = 0, entry = 1u << (f - in->faults.list);
+    bool of_a_row = f->kind == FAULT_NAN || f->kind == FAULT_CORRUPT;
+    if (at == FAULT_AT_RECOVERY && of_a_row)
+        in->put_off |= entry;
+    else
+        atomic_fetch_or(&in->words->faults_met, entry);
     for (uint32_t i = 0; i < FAULTS_MAX; i++) fired |= (uint32_t)in->fired[i] << i;
     atomic_store(&in->words->faults_fired, fired);
 }
@@ -63,7 +67,7 @@ uint32_t inject_at(injector *in, fault_at at, uint64_t seq)
     uint32_t left = 0;
     const fault *f;
     while ((f = next_fault(in, at, seq)) != NULL) {
-        remember(in, f);
+        remember(in, at, f);
         switch (f->kind) {
         case FAULT_KILL:
             raise(SIGKILL);
@@ -91,4 +95,10 @@ uint32_t inject_at(injector *in, fault_at at, uint64_t seq)
         if (f->every) break; /* fits again at once; the rest of the list waits for its turn */
     }
     return left;
+}
+
+void inject_replayed(injector *in)
+{
+    atomic_fetch_or(&in->words->faults_met, in->put_off);
+    in->put_off = 0;
 }

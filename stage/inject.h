@@ -14,6 +14,7 @@ typedef struct {
     uint32_t stage;
     stage_words *words;              /* faults_fired, faults_met; slow faults show progress here */
     const _Atomic uint32_t *stop;
+    uint32_t put_off;                /* entries that are met when a row is replayed, if one is */
 } injector;
 
 MUST_USE status inject_open(injector *out, const char *text, uint32_t stage, stage_words *words,
@@ -24,5 +25,9 @@ MUST_USE status inject_open(injector *out, const char *text, uint32_t stage, sta
  * progress. Returns what the caller has to do: a bit (1u << fault_kind) for each of the other kinds
  * that fits. */
 uint32_t inject_at(injector *in, fault_at at, uint64_t seq);
+
+/* What inject_at gave the caller to do in recovery, with a row that is replayed, is done: until
+ * then it is not met. */
+void inject_replayed(injector *in);
 
 #endif

@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 
 #include "build_id.h"
 
@@ -121,6 +122,7 @@ int main(int argc, char **argv)
     setenv("HWLOC_HIDE_ERRORS", "2", 0); /* it would print lines of its own beside ours */
     setenv("NCCL_SOCKET_IFNAME", "lo", 0); /* both ends are here: nothing listens to the network */
     setenv("NCCL_NVLS_ENABLE", "0", 0);    /* send and receive need no multicast */
+    prctl(PR_SET_NAME, "memra-stage"); /* started by a descriptor it is called by its number */
     char who[32];
     snprintf(who, sizeof who, "memra-stage %u", o.stage_i);
     log_open(who, level, (int)log_fd);

@@ -69,6 +69,7 @@ static status spoil(worker *w)
 {
     uint32_t kinds = w->spoil_replay;
     w->spoil_replay = 0;
+    inject_replayed(&w->injector);
     if (has_fault(kinds, FAULT_CORRUPT)) TRY(worker_flip_bit(w));
     return has_fault(kinds, FAULT_NAN) ? worker_put_nan(w, 0) : ST_OK;
 }

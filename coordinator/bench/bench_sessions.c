@@ -283,7 +283,7 @@ static status check_all(void *request, const model_desc *m, errmsg *e)
     for (uint32_t i = 0; i < q->stages.n; i++) {
         site x = {.q = q, .m = m, .doors = bench_doors(q, q->stages.at[i])};
         errmsg why = {0};
-        TRY(placement_resolve(&x.doors, &x.gpus, q->common->stage_program, e));
+        TRY(placement_resolve(&x.doors, &x.gpus, q->common->stage_program, &interrupted, e));
         status s = fits(&x, asked, &why);
         if (s == ST_OK) continue;
         uint32_t most = s == ST_RESOURCES ? most_that_fit(&x, asked) : 0;

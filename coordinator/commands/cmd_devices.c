@@ -104,8 +104,12 @@ int cmd_devices(int argc, char **argv)
                          : inventory_read(v, &e);
     gpu_list gpus = {0};
     errmsg why = {0};
-    if (s == ST_OK && inventory_has_cuda() &&
-        gpus_read(&gpus, c.stage_program, INVENTORY_PROBE_MS, &why) != ST_OK)
+    status asked = ST_OK;
+    if (s == ST_OK && inventory_has_cuda())
+        asked = gpus_read(&gpus, c.stage_program, INVENTORY_PROBE_MS, &interrupted, &why);
+    if (asked == ST_INTERRUPTED)
+        s = asked;
+    else if (asked != ST_OK)
         fprintf(stderr, "memra-pp: warning: CUDA devices: %s\n", why.text);
     if (s == ST_OK) s = c.json ? print_json(v, &gpus, &e) : print_table(v, &gpus, &e);
     free(v);

@@ -224,7 +224,7 @@ static status make_plan(common_options *c, const char *draft_path, errmsg *e)
     const draft_option *beside = draft_path != NULL ? &draft : NULL;
     errmsg fit = {0};
     gpu_list gpus;
-    TRY_DONE(s, placement_resolve(&c->doors, &gpus, c->stage_program, e));
+    TRY_DONE(s, placement_resolve(&c->doors, &gpus, c->stage_program, &interrupted, e));
     TRY_DONE(s, preview_open(&v, c, e));
     TRY_DONE(s, unsplit_check(v.plan, &gpus, &c->doors, &c->doors.step, e));
     TRY_DONE(s, unsplit_check_shard(v.plan, &gpus, &c->doors, e));

@@ -172,7 +172,14 @@ static status open_models(models *m, const common_options *c, const run_options 
         return errmsg_set(e, ST_USAGE, "--draft 0 leaves nothing to do for --draft-model");
     if (o->draft_model != NULL) TRY(draft_option_open(&m->option, o->draft_model, c, v, e));
     TRY(open_pipeline(&m->p, c, v, e));
-    return o->draft_model != NULL ? draft_option_start(&m->drafts, &m->option, e) : ST_OK;
+    if (o->draft_model == NULL) return ST_OK;
+    errmsg why = {0};
+    status s = draft_option_start(&m->drafts, &m->option, &why);
+    if (s == ST_STAGE_LOST)
+        log_warn("the draft model is lost, what it was to draft for goes on plainly: %s", why.text);
+    else if (s != ST_OK)
+        *e = why;
+    return s == ST_STAGE_LOST ? ST_OK : s;
 }
 
 static void close_models(models *m)

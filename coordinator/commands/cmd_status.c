@@ -270,6 +270,7 @@ static status show_one(const common_options *c, void *zmq, const runs *r, uint64
     for (uint32_t i = 0; i < r->n && s == ST_OK; i++) {
         if (run_pid(r->path[i]) != pid) continue;
         json_t *j = ask(zmq, r->path[i]);
+        if (j == NULL && !rundir_lives(r->path[i])) continue; /* it ended meanwhile */
         if (j == NULL)
             s = refuse_silent(pid, r->path[i], e);
         else if (!c->json)
@@ -294,6 +295,7 @@ static status list_json(void *zmq, const runs *r, errmsg *e)
     json_t *list = json_array();
     for (uint32_t i = 0; i < r->n && interrupt_signal() == 0; i++) {
         json_t *j = ask(zmq, r->path[i]);
+        if (j == NULL && !rundir_lives(r->path[i])) continue;
         if (j == NULL) {
             j = json_pack("{s:I, s:s}", "pid", (json_int_t)run_pid(r->path[i]), "state",
                           silent_state(run_pid(r->path[i])));
@@ -309,6 +311,7 @@ static status list_table(void *zmq, const runs *r, errmsg *e)
     TRY(output_line(e, "%-8s %-13s %-7s %-9s %s", "pid", "state", "stages", "sessions", "model"));
     for (uint32_t i = 0; i < r->n && interrupt_signal() == 0; i++) {
         json_t *j = ask(zmq, r->path[i]);
+        if (j == NULL && !rundir_lives(r->path[i])) continue;
         status s = print_listed(r->path[i], j, e);
         json_decref(j);
         TRY(s);

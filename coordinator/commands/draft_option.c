@@ -18,7 +18,7 @@ static status doors_beside(doors *out, const doors *main, const char *stage_prog
 {
     doors d = *main;
     gpu_list gpus;
-    TRY(placement_resolve(&d, &gpus, stage_program, e));
+    TRY(placement_resolve(&d, &gpus, stage_program, &interrupted, e));
     *out = doors_default();
     if (d.n_devices == 0) return ST_OK;
     out->n_devices = 1;

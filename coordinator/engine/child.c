@@ -14,7 +14,8 @@
 #include <unistd.h>
 
 /* Between fork and exec: async-signal-safe calls only. */
-static void become(char *const argv[], const int *fds, uint32_t n_fds, pid_t parent, int errno_fd)
+static void become(int program_fd, char *const argv[], const int *fds, uint32_t n_fds, pid_t parent,
+                   int errno_fd)
 {
     sigset_t none;
     sigemptyset(&none);
@@ -25,7 +26,10 @@ static void become(char *const argv[], const int *fds, uint32_t n_fds, pid_t par
     bool ok = prctl(PR_SET_PDEATHSIG, SIGKILL) == 0;
     if (ok && getppid() != parent) _exit(127); /* it died before the line above */
     for (uint32_t i = 0; ok && i < n_fds; i++) ok = fcntl(fds[i], F_SETFD, 0) == 0;
-    if (ok) execv(argv[0], argv);
+    if (ok && program_fd >= 0) fexecve(program_fd, argv, environ);
+    /* ENOENT: an interpreter would find its script's descriptor closed. EPERM: a sandbox that knows
+     * no execveat. */
+    if (ok && (program_fd < 0 || errno == ENOENT || errno == EPERM)) execv(argv[0], argv);
     int error = errno;
     ssize_t n = write(errno_fd, &error, sizeof error);
     (void)n;
@@ -34,13 +38,19 @@ static void become(char *const argv[], const int *fds, uint32_t n_fds, pid_t par
 
 status child_start(child *out, char *const argv[], const int *fds, uint32_t n_fds, errmsg *e)
 {
+    return child_start_open(out, -1, argv, fds, n_fds, e);
+}
+
+status child_start_open(child *out, int program_fd, char *const argv[], const int *fds,
+                        uint32_t n_fds, errmsg *e)
+{
     int report[2];
     *out = (child){.pidfd = -1};
     if (pipe2(report, O_CLOEXEC) != 0)
         return errmsg_set(e, ST_RESOURCES, "cannot start %s: %s", argv[0], strerror(errno));
     pid_t parent = getpid();
     pid_t pid = fork();
-    if (pid == 0) become(argv, fds, n_fds, parent, report[1]);
+    if (pid == 0) become(program_fd, argv, fds, n_fds, parent, report[1]);
     int fork_errno = errno;
     close(report[1]);
     if (pid < 0) {
@@ -58,6 +68,7 @@ status child_start(child *out, char *const argv[], const int *fds, uint32_t n_fd
     if (n == (ssize_t)sizeof error || out->pidfd < 0) {
         if (n != (ssize_t)sizeof error) error = errno;
         child_destroy(out);
+        out->no_program = error == ENOENT || error == EACCES || error == ENOEXEC;
         return errmsg_set(e, ST_RESOURCES, "cannot start %s: %s (--stage-program)", argv[0],
                           strerror(error));
     }

@@ -16,12 +16,18 @@ typedef struct {
     int pidfd;       /* readable when it has ended */
     bool ended;      /* reaped */
     int wait_status; /* of waitpid, when ended */
+    bool no_program; /* it could not be started, for what it is: another try would end alike */
 } child;
 
 /* Start argv[0] with these descriptors kept open (same numbers). ST_RESOURCES: cannot fork, or the
  * program cannot be executed (*e says why). */
 MUST_USE status child_start(child *out, char *const argv[], const int *fds, uint32_t n_fds,
                             errmsg *e);
+
+/* The same of the program that program_fd holds open (O_PATH will do), whatever argv[0] names by
+ * now: it may have been removed or replaced. A script is started by its name. */
+MUST_USE status child_start_open(child *out, int program_fd, char *const argv[], const int *fds,
+                                 uint32_t n_fds, errmsg *e);
 
 /* Reap it if it has ended, and remove what it left behind (leftovers.h). Returns c->ended. */
 bool child_reap(child *c);

@@ -17,6 +17,7 @@
 
 #define LOOK_NS (20 * NS_PER_MS)  /* between two looks at everyone */
 #define BAD_MESSAGES_MAX 3u
+#define ANSWERS_PER_LOOK 8u /* to questions about the status */
 /* As much as one look may count: we may have stood still too. */
 #define LOOK_MAX_NS (100 * NS_PER_MS)
 
@@ -213,10 +214,12 @@ static status take_messages(pipeline *p, uint32_t s, errmsg *e)
     return ST_OK;
 }
 
+/* Whoever asks without end has to wait, not the run. */
 static void answer_status(pipeline *p)
 {
     char question[16]; /* whatever is asked, there is one answer */
-    while (zmq_recv(p->status_socket, question, sizeof question, ZMQ_DONTWAIT) >= 0) {
+    for (; p->n_answers > 0; p->n_answers--) {
+        if (zmq_recv(p->status_socket, question, sizeof question, ZMQ_DONTWAIT) < 0) return;
         char *json = report_json(p);
         const char *text = json != NULL ? json : "{}";
         zmq_send(p->status_socket, text, strlen(text), ZMQ_DONTWAIT);
@@ -241,7 +244,8 @@ static void wait_for_something(pipeline *p)
     zmq_pollitem_t items[2 * STAGES_MAX + 2];
     int n = 0;
     items[n++] = (zmq_pollitem_t){.fd = p->wake_fd, .events = ZMQ_POLLIN};
-    items[n++] = (zmq_pollitem_t){.socket = p->status_socket, .events = ZMQ_POLLIN};
+    if (p->n_answers > 0)
+        items[n++] = (zmq_pollitem_t){.socket = p->status_socket, .events = ZMQ_POLLIN};
     for (uint32_t s = 0; s < p->n_stages; s++) {
         if (p->stage[s].process.pid == 0) continue;
         items[n++] = (zmq_pollitem_t){.socket = p->stage[s].socket, .events = ZMQ_POLLIN};
@@ -273,6 +277,7 @@ static status turn(pipeline *p, uint64_t *looked_ns, errmsg *e)
         TRY(look(p, 0, e)); /* for those that ended alone */
     } else {
         *looked_ns = now;
+        p->n_answers = ANSWERS_PER_LOOK;
         TRY(look(p, elapsed < LOOK_MAX_NS ? elapsed : LOOK_MAX_NS, e));
         show_progress(p);
     }
@@ -316,6 +321,7 @@ void *engine_main(void *pipeline_)
                                   {.socket = p->status_socket, .events = ZMQ_POLLIN}};
         zmq_poll(items, 2, 100);
         pthread_mutex_lock(&p->lock);
+        p->n_answers = ANSWERS_PER_LOOK;
         answer_status(p);
     }
     pthread_mutex_unlock(&p->lock);

@@ -277,7 +277,9 @@ struct pipeline {
     rundir dir;
     gpu_list gpus;              /* read when a stage may be on one */
     char stage_program[4096];
+    int stage_program_fd;       /* as it was when the run began: replacements are of that build */
     void *zmq, *status_socket;
+    uint32_t n_answers;         /* to who asks for the status, until the next look */
     int death_pipe[2];
     int run_block_fd, readback_fd, boundary_fd[STAGES_MAX];
     int journal_fd[STAGES_MAX]; /* of the boundary behind stage s; -1: none */

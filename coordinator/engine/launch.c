@@ -23,7 +23,7 @@
 #include "build_id.h"
 
 #define STOP_LIMIT_MS 700u
-#define DESCRIPTORS 24u /* of a pipeline; 14 without anybody who asks, and with no trace */
+#define DESCRIPTORS 25u /* of a pipeline; 15 without anybody who asks, and with no trace */
 #define DESCRIPTORS_OF_STAGE 8u /* 6 while nothing happens */
 #define QUIET_LIMIT_MS 300u /* of it, at most, for loans to be given back */
 #define QUIET_LOOK_US 500u
@@ -90,10 +90,20 @@ static status check_descriptors(const pipeline *p, errmsg *e)
     return limits_descriptors(DESCRIPTORS + DESCRIPTORS_OF_STAGE * p->n_stages, who, e);
 }
 
+/* For replacements too: a file by that name may be another build's by then. */
+static status open_program(pipeline *p, errmsg *e)
+{
+    p->stage_program_fd = open(p->stage_program, O_PATH | O_CLOEXEC);
+    if (p->stage_program_fd >= 0) return ST_OK;
+    return errmsg_set(e, ST_RESOURCES, "cannot open %s: %s (--stage-program)", p->stage_program,
+                      strerror(errno));
+}
+
 status launch_prepare(pipeline *p, errmsg *e)
 {
     char endpoint[128];
     TRY(check_descriptors(p, e));
+    TRY(open_program(p, e));
     TRY(rundir_open(&p->dir, p->o.run_dir, e));
     if (pipe2(p->death_pipe, O_CLOEXEC) != 0)
         return errmsg_set(e, ST_RESOURCES, "pipe: %s", strerror(errno));
@@ -178,7 +188,7 @@ status launch_one(pipeline *p, uint32_t s, errmsg *e)
     for (uint32_t i = 0; i < gguf_n_files(p->file); i++) n = add_fd(fds, n, gguf_fd(p->file, i));
     t->start_ns = now_ns();
     if (t->epoch == 1) t->first_start_ns = t->start_ns;
-    TRY(child_start(&t->process, argv, fds, n, e));
+    TRY(child_start_open(&t->process, p->stage_program_fd, argv, fds, n, e));
     t->pid = (int)t->process.pid;
     rundir_note_process(&p->dir, t->process.pid);
     return ST_OK;
@@ -366,6 +376,7 @@ void launch_release(pipeline *p)
     close_fd(&p->run_block_fd);
     close_fd(&p->readback_fd);
     close_fd(&p->loan_fd);
+    close_fd(&p->stage_program_fd);
     if (p->block != NULL && p->o.faults_met != NULL)
         __atomic_fetch_or(p->o.faults_met, faults_met(p), __ATOMIC_RELAXED);
     run_block_unmap(p->block);

@@ -65,7 +65,7 @@ static status open_model(pipeline *p, uint64_t *in_memory, errmsg *e)
 
 static status read_and_plan(pipeline *p, errmsg *e)
 {
-    TRY(placement_resolve(&p->doors, &p->gpus, p->o.stage_program, e));
+    TRY(placement_resolve(&p->doors, &p->gpus, p->o.stage_program, p->interrupt, e));
     uint64_t in_memory;
     TRY(open_model(p, &in_memory, e));
     p->model = malloc(sizeof *p->model);
@@ -142,7 +142,7 @@ static pipeline *make_empty(const pipeline_options *o, const volatile int *inter
     p->edge_epoch = 1;
     p->interrupt = interrupt;
     p->dir.lock_fd = p->wake_fd = p->run_block_fd = p->readback_fd = p->loan_fd = -1;
-    p->death_pipe[0] = p->death_pipe[1] = -1;
+    p->death_pipe[0] = p->death_pipe[1] = p->stage_program_fd = -1;
     for (uint32_t s = 0; s < STAGES_MAX; s++) {
         p->boundary_fd[s] = p->journal_fd[s] = -1;
         p->stage[s].process.pidfd = -1;

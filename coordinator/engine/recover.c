@@ -60,9 +60,9 @@ static status give_up(pipeline *p, uint32_t s, const errmsg *why, errmsg *e)
         return errmsg_set(e, why->code, "%s%s", why->text, told);
     }
     if (losses(p, &p->stage[s]) < n) return ST_OK;
-    return errmsg_set(e, ST_STAGE_LOST,
-                      "%s; it was replaced %u time%s in %g s, as often as --restarts allows",
-                      why->text, n, plural(n), p->o.restart_window_ms / 1000.0);
+    const char *what = p->stage[s].process.pid != 0 ? "it was replaced" : "that was tried";
+    return errmsg_set(e, ST_STAGE_LOST, "%s; %s %u time%s in %g s, as often as --restarts allows",
+                      why->text, what, n, plural(n), p->o.restart_window_ms / 1000.0);
 }
 
 static status quiesce_others(pipeline *p, errmsg *e)
@@ -91,13 +91,22 @@ static status lose_readers(pipeline *p, const errmsg *why, errmsg *e)
     return ST_OK;
 }
 
+/* Begins a line that does not end the run. */
+static const char *who_of(const pipeline *p, char out[64])
+{
+    snprintf(out, 64, "%s%s", p->o.called != NULL ? p->o.called : "",
+             p->o.called != NULL ? ", " : "");
+    return out;
+}
+
 status recover_lost(pipeline *p, uint32_t s, const errmsg *why, errmsg *e)
 {
     stage_slot *t = &p->stage[s];
     if (t->state == SLOT_LOST) return ST_OK;
     TRY(give_up(p, s, why, e));
     uint64_t now = note_loss(t);
-    if (t->lost_pid != 0) log_warn("%s; once more", why->text);
+    char who[64];
+    if (t->lost_pid != 0) log_warn("%s%s; once more", who_of(p, who), why->text);
     if (t->lost_pid == 0) {
         t->lost_pid = t->pid;
         t->lost_ns = now;
@@ -145,16 +154,17 @@ static void pause_for(pipeline *p, uint32_t s)
 }
 
 /* The system had no descriptor, no process or no memory for it: that may pass, and counts as a
- * loss. A program that is not there any more stays away. */
+ * loss. A program that may not be run any more stays so. */
 static status not_started(pipeline *p, uint32_t s, const errmsg *why, errmsg *e)
 {
     stage_slot *t = &p->stage[s];
     errmsg all = {0};
     errmsg_set(&all, why->code, "%s; nothing can take its place: %s", t->why.text, why->text);
-    if (access(p->stage_program, X_OK) != 0) return errmsg_set(e, all.code, "%s", all.text);
+    if (t->process.no_program) return errmsg_set(e, all.code, "%s", all.text);
     TRY(give_up(p, s, &all, e));
     note_loss(t);
-    log_warn("%s; once more", all.text);
+    char who[64];
+    log_warn("%s%s; once more", who_of(p, who), all.text);
     pause_for(p, s);
     return ST_OK;
 }
@@ -246,13 +256,13 @@ static void record(pipeline *p, uint32_t s, uint64_t now)
                           .through = p->replay.through,
                           .why = t->why};
     trace_recovery(p, s, now);
-    char waited[48] = "";
+    char waited[48] = "", who[64];
     if (t->waited_ns >= WAITED_TOLD_NS)
         snprintf(waited, sizeof waited, "waited %.3f, ", (double)t->waited_ns / NS_PER_S);
-    log_warn("%s%s%s; pid %d took its place after %.3f s (end %.3f, %sstart %.3f, %llu row%s "
+    log_warn("%s%s; pid %d took its place after %.3f s (end %.3f, %sstart %.3f, %llu row%s "
              "again%s %.3f)",
-             p->o.called != NULL ? p->o.called : "", p->o.called != NULL ? ", " : "", t->why.text,
-             t->pid, seconds(t->lost_ns, now), seconds(t->lost_ns, t->reaped_ns), waited,
+             who_of(p, who), t->why.text, t->pid, seconds(t->lost_ns, now),
+             seconds(t->lost_ns, t->reaped_ns), waited,
              seconds(t->reaped_ns + t->waited_ns, p->attached_ns),
              (unsigned long long)p->replay.n_rows, plural(p->replay.n_rows),
              p->replay.through ? " through all stages" : "", seconds(p->attached_ns, now));

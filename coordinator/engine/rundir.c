@@ -72,13 +72,19 @@ static status check_base(const char *base, errmsg *e)
 }
 
 /* "run-PID-N" or "new-PID-N": whatever else lies there is not ours and stays. */
+static bool is_run_of(const char *name, unsigned *pid)
+{
+    unsigned n;
+    int end = 0;
+    return (sscanf(name, "run-%u-%u%n", pid, &n, &end) == 2 ||
+            sscanf(name, "new-%u-%u%n", pid, &n, &end) == 2) &&
+           name[end] == '\0' && strlen(name) < NAME_MAX_BYTES;
+}
+
 static bool is_run_name(const char *name)
 {
-    unsigned pid, n;
-    int end = 0;
-    return (sscanf(name, "run-%u-%u%n", &pid, &n, &end) == 2 ||
-            sscanf(name, "new-%u-%u%n", &pid, &n, &end) == 2) &&
-           name[end] == '\0' && strlen(name) < NAME_MAX_BYTES;
+    unsigned pid;
+    return is_run_of(name, &pid);
 }
 
 /* Descriptor with the lock held, or -1: a live run has it (or there is no lock file: *none). */
@@ -116,20 +122,27 @@ static void remove_dir(const char *dir)
     rmdir(dir);
 }
 
+/* Without a lock file: a start that was killed between mkdir and lock, or one that is there right
+ * now; the latter takes far less than a second, and a minute at most. Its process may be of another
+ * container, and look gone. */
+static bool is_stale(const char *path, unsigned pid)
+{
+    struct stat st;
+    time_t most = process_state((pid_t)pid) == 0 ? 1 : 60;
+    return stat(path, &st) == 0 && time(NULL) - st.st_mtime > most;
+}
+
 static void sweep(const char *base)
 {
     DIR *d = opendir(base);
     for (struct dirent *entry; d != NULL && (entry = readdir(d)) != NULL;) {
-        if (!is_run_name(entry->d_name)) continue;
+        unsigned pid;
+        if (!is_run_of(entry->d_name, &pid)) continue;
         char path[RUNDIR_PATH_MAX + 1];
         snprintf(path, sizeof path, "%s/%.*s", base, NAME_MAX_BYTES, entry->d_name);
         bool none = false;
         int fd = lock_of(path, &none);
-        struct stat st;
-        /* Without a lock file: a start that was killed between mkdir and lock, or one that is there
-         * right now; the latter takes far less than a minute. */
-        bool stale = none && stat(path, &st) == 0 && time(NULL) - st.st_mtime > 60;
-        if (fd >= 0 || stale) remove_dir(path);
+        if (fd >= 0 || (none && is_stale(path, pid))) remove_dir(path);
         if (fd >= 0) close(fd);
     }
     if (d != NULL) closedir(d);
@@ -222,6 +235,14 @@ void rundir_close(rundir *r)
     *r = (rundir){.lock_fd = -1};
 }
 
+bool rundir_lives(const char *path)
+{
+    bool none = false;
+    int fd = lock_of(path, &none);
+    if (fd >= 0) close(fd);
+    return fd < 0 && !none;
+}
+
 status rundir_list(const char *base_given, void (*visit)(void *ctx, const char *path), void *ctx,
                    errmsg *e)
 {
@@ -237,11 +258,7 @@ status rundir_list(const char *base_given, void (*visit)(void *ctx, const char *
         if (!is_run_name(entry->d_name) || entry->d_name[0] != 'r') continue;
         char path[RUNDIR_PATH_MAX + 1];
         snprintf(path, sizeof path, "%s/%.*s", base, NAME_MAX_BYTES, entry->d_name);
-        bool none = false;
-        int fd = lock_of(path, &none);
-        if (fd >= 0) close(fd);
-        if (fd >= 0 || none) continue;
-        visit(ctx, path);
+        if (rundir_lives(path)) visit(ctx, path);
     }
     closedir(d);
     return ST_OK;

@@ -45,4 +45,7 @@ void rundir_forget_process(const rundir *r, pid_t pid);
 MUST_USE status rundir_list(const char *base, void (*visit)(void *ctx, const char *path), void *ctx,
                             errmsg *e);
 
+/* Whether the run that was listed by this path lives on: its lock is held. */
+bool rundir_lives(const char *path);
+
 #endif

@@ -149,18 +149,17 @@ static status arm_walk(work *w, uint32_t n_kills, kills *k, errmsg *e)
     return interrupt_signal() != 0 ? ST_INTERRUPTED : s;
 }
 
-static status arm_open(work *w, uint32_t n_stages, const char *fault_text, errmsg *e)
+static status arm_open(work *w, const gate_cuts *cuts, const char *fault_text, errmsg *e)
 {
-    gate_cuts cuts = gate_cuts_even(n_stages);
     gate_setup setup = {.fault = fault_text,
                         .n_chunk = gate_chunk(w->g),
                         .n_sessions = STREAMS * STREAM_SESSIONS,
                         .restarts = RESTARTS_MAX,
                         .hang_ms = HANG_MS};
-    return gate_pipe_open(&w->p, w->g, &cuts, &setup, e);
+    return gate_pipe_open(&w->p, w->g, cuts, &setup, e);
 }
 
-static status arm_run(work *w, gate_arm *a, uint32_t n_stages, uint32_t n_kills,
+static status arm_run(work *w, gate_arm *a, const gate_cuts *cuts, uint32_t n_kills,
                       const char *fault_text, errmsg *e)
 {
     kills k = {0};
@@ -169,9 +168,9 @@ static status arm_run(work *w, gate_arm *a, uint32_t n_stages, uint32_t n_kills,
     atomic_store(&w->stop, 0);
     for (uint32_t i = 0; i < STREAMS; i++) atomic_store(&w->n_walks[i], 0);
     gate_arm_begin(a, "recovery", "%u kill%s", n_kills, plural(n_kills));
-    TRY_DONE(s, arm_open(w, n_stages, fault_text, e));
+    TRY_DONE(s, arm_open(w, cuts, fault_text, e));
     a->cuts = pipeline_plan(w->p)->cuts;
-    s = kills_open(&k, w->p, &w->counts, &w->stop, n_kills, w->g->seed + n_stages, e);
+    s = kills_open(&k, w->p, &w->counts, &w->stop, n_kills, w->g->seed + cuts->n_stages, e);
     if (s == ST_OK) s = arm_walk(w, n_kills, &k, e);
     if (s == ST_OK && !w->g->canary) judge(w, n_kills);
     if (s == ST_OK) kills_report(&k, w->g->report);
@@ -185,7 +184,8 @@ done:
 
 static status reference_run(work *w, errmsg *e)
 {
-    TRY(arm_open(w, 1, NULL, e));
+    gate_cuts one = gate_cuts_even(1);
+    TRY(arm_open(w, &one, NULL, e));
     status s = ST_OK;
     for (uint32_t i = 0; s == ST_OK && i < STREAMS; i++)
         s = stream_walk(w->g, w->p, i, NULL, &w->reference[i], &w->counts, e);
@@ -193,10 +193,10 @@ static status reference_run(work *w, errmsg *e)
     return s;
 }
 
-static status canary_run(work *w, uint32_t n_stages, errmsg *e)
+static status canary_run(work *w, const gate_cuts *cuts, errmsg *e)
 {
     gate_arm a;
-    TRY(arm_run(w, &a, n_stages, CANARY_KILLS, "stage=all,at=recovery,kind=corrupt,every=1", e));
+    TRY(arm_run(w, &a, cuts, CANARY_KILLS, "stage=all,at=recovery,kind=corrupt,every=1", e));
     gate_report_canary(w->g->report, &a, "one bit of the first row that is replayed is another",
                        "values differ");
     return ST_OK;
@@ -214,13 +214,13 @@ status gate_recovery(const gate_context *g, errmsg *e)
     TRY_DONE(s, gate_cuts_few(cuts, &n_cuts, g, e));
     TRY_DONE(s, reference_run(&w, e));
     if (g->canary) {
-        s = canary_run(&w, cuts[0].n_stages, e);
+        s = canary_run(&w, &cuts[0], e);
         goto done;
     }
     for (uint32_t i = 0; i < n_cuts; i++) {
         gate_arm a;
         share = g->n_kills / n_cuts + (i < g->n_kills % n_cuts);
-        TRY_DONE(s, arm_run(&w, &a, cuts[i].n_stages, share, KILLS_FAULT, e));
+        TRY_DONE(s, arm_run(&w, &a, &cuts[i], share, KILLS_FAULT, e));
         gate_report_arm(g->report, &a);
     }
 done:

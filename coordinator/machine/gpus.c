@@ -13,6 +13,7 @@
 
 #define TEXT_BYTES       131072u
 #define CAPABILITY_MAJOR 9u
+#define LOOK_MS          50 /* at whether somebody does not want to wait any longer */
 
 static status find_program(char *path, size_t bytes, const char *given, errmsg *e)
 {
@@ -30,16 +31,19 @@ static status find_program(char *path, size_t bytes, const char *given, errmsg *
 }
 
 /* All that comes until the other end is closed, terminated. */
-static status read_all(int fd, char *text, uint32_t limit_ms, errmsg *e)
+static status read_all(int fd, char *text, uint32_t limit_ms, const volatile int *interrupt,
+                       errmsg *e)
 {
     uint64_t deadline = now_ns() + limit_ms * NS_PER_MS;
     size_t n = 0;
     for (;;) {
         uint64_t now = now_ns();
         struct pollfd p = {.fd = fd, .events = POLLIN};
-        int ready = now < deadline ? poll(&p, 1, (int)((deadline - now) / NS_PER_MS + 1)) : 0;
-        if (ready < 0 && errno == EINTR) continue;
-        if (ready <= 0)
+        if (interrupt != NULL && __atomic_load_n(interrupt, __ATOMIC_RELAXED) != 0)
+            return ST_INTERRUPTED;
+        int ready = now < deadline ? poll(&p, 1, LOOK_MS) : -1;
+        if (ready == 0 || (ready < 0 && now < deadline && errno == EINTR)) continue;
+        if (ready < 0)
             return errmsg_set(e, ST_RESOURCES, "memra-stage --probe gave no answer in %u ms",
                               limit_ms);
         ssize_t got = read(fd, text + n, TEXT_BYTES - 1 - n);
@@ -146,7 +150,8 @@ status gpus_parse(gpu_list *out, const char *text, errmsg *e)
     return ST_OK;
 }
 
-status gpus_read(gpu_list *out, const char *stage_program, uint32_t limit_ms, errmsg *e)
+status gpus_read(gpu_list *out, const char *stage_program, uint32_t limit_ms,
+                 const volatile int *interrupt, errmsg *e)
 {
     char path[4096], fd_text[12], text[TEXT_BYTES];
     int ends[2];
@@ -158,10 +163,12 @@ status gpus_read(gpu_list *out, const char *stage_program, uint32_t limit_ms, er
     char *const argv[] = {path, "--probe", fd_text, NULL};
     child c;
     status s = child_start(&c, argv, &ends[1], 1, e);
+    bool asked = s == ST_OK;
     close(ends[1]);
-    if (s == ST_OK) s = read_all(ends[0], text, limit_ms, e);
+    if (s == ST_OK) s = read_all(ends[0], text, limit_ms, interrupt, e);
     close(ends[0]);
     child_destroy(&c);
-    TRY(s);
-    return gpus_parse(out, text, e);
+    if (s == ST_OK) s = gpus_parse(out, text, e);
+    out->asked = asked;
+    return s;
 }

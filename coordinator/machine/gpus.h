@@ -21,6 +21,7 @@ typedef enum { GPU_LINK_NONE, GPU_LINK_PCIE, GPU_LINK_NVLINK } gpu_link;
 
 typedef struct {
     bool built; /* memra-stage has a cuda table */
+    bool asked; /* it was started; what did not come may be the devices' fault */
     uint32_t n;
     gpu at[GPUS_MAX];
     unsigned char link[GPUS_MAX][GPUS_MAX]; /* gpu_link, by place in `at`: from, to */
@@ -28,8 +29,10 @@ typedef struct {
 
 /* Ask the stage program (NULL: the one beside this program), for at most limit_ms. No such program,
  * no answer in time or one of another form: *out is empty, not built, and *e says why
- * (ST_RESOURCES). */
-MUST_USE status gpus_read(gpu_list *out, const char *stage_program, uint32_t limit_ms, errmsg *e);
+ * (ST_RESOURCES). ST_INTERRUPTED, *out is empty: *interrupt (may be NULL), which is polled, is not
+ * 0 any more. */
+MUST_USE status gpus_read(gpu_list *out, const char *stage_program, uint32_t limit_ms,
+                          const volatile int *interrupt, errmsg *e);
 
 /* The list in that program's words (stage/devices.h). ST_RESOURCES: it is none, and *out is
  * empty. */

@@ -85,13 +85,17 @@ static bool may_use_gpus(const doors *d)
     return may && inventory_has_cuda();
 }
 
-status placement_resolve(doors *d, gpu_list *gpus, const char *stage_program, errmsg *e)
+status placement_resolve(doors *d, gpu_list *gpus, const char *stage_program,
+                         const volatile int *interrupt, errmsg *e)
 {
     errmsg why = {0};
+    status s = ST_OK;
     *gpus = (gpu_list){0};
-    if (may_use_gpus(d) && gpus_read(gpus, stage_program, INVENTORY_PROBE_MS, &why) != ST_OK &&
-        d->n_devices != 0)
-        log_warn("CUDA devices: %s", why.text);
+    if (may_use_gpus(d)) s = gpus_read(gpus, stage_program, INVENTORY_PROBE_MS, interrupt, &why);
+    if (s == ST_INTERRUPTED) return s;
+    /* Where it could not even be asked, so it is with the stages, and that is an error. */
+    if (s != ST_OK && (gpus->asked || d->n_devices != 0))
+        log_warn("CUDA devices: %s; taken for none", why.text);
     placement_choose(d, gpus);
     TRY(inventory_check_devices(d, gpus, e));
     return boundaries_check(d, gpus, e);

@@ -10,8 +10,10 @@
  * boundaries between them can be as forced (boundaries.h). Unset: all stages on the first usable
  * CUDA device, without one on the cpu; auto: a CUDA device that no other stage has while they last,
  * then each again in turn. *gpus: the CUDA devices, asked of stage_program (gpus_read) when one may
- * be used. ST_RESOURCES, ST_BAD_DOOR. */
-MUST_USE status placement_resolve(doors *d, gpu_list *gpus, const char *stage_program, errmsg *e);
+ * be used; no answer is told, and taken for none. ST_RESOURCES, ST_BAD_DOOR, ST_INTERRUPTED
+ * (*interrupt). */
+MUST_USE status placement_resolve(doors *d, gpu_list *gpus, const char *stage_program,
+                                  const volatile int *interrupt, errmsg *e);
 
 /* The first half of it: devices for what is unset or auto, from this list. */
 void placement_choose(doors *d, const gpu_list *gpus);

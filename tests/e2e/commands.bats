@@ -143,6 +143,20 @@ teardown() { memra_teardown; }
     assert_nothing_left
 }
 
+@test "run --draft-model: a process that is lost while it loads costs no more than its drafts" {
+    run_pp run -p "Once upon a time" -n 40 --temp 0
+    local want=$output
+    # The stages of the run's second pipeline, which is the draft model's, end at once.
+    # shellcheck disable=SC2016 # for the script to expand
+    printf '#!/bin/sh\ncase "$*" in */run-*-1/*) kill -9 $$ ;; esac\nexec %s "$@"\n' "$STAGE" >"$TEST_DIR/program"
+    chmod +x "$TEST_DIR/program"
+    run_pp run -p "Once upon a time" -n 40 --temp 0 --stages 2 --draft-model "$DEMO" --stage-program "$TEST_DIR/program"
+    [[ $status == 0 && $output == "$want" ]]
+    [[ $(grep -c 'warning: ' "$TEST_DIR/err") == 1 ]]
+    grep -qE 'warning: the draft model is lost, .* goes on plainly: stage 0 .* while loading: killed by SIGKILL$' "$TEST_DIR/err"
+    assert_nothing_left
+}
+
 @test "run --draft-model: another vocabulary, no drafts, no file: one line" {
     local line
     for line in 'run -p x' 'plan' 'gate spec' 'gate all'; do
@@ -488,6 +502,10 @@ teardown() { memra_teardown; }
     assert_nothing_left
 }
 
+asks_already() { # PID: of a status; the library that it asks with has threads
+    [[ $(find "/proc/$1/task" -mindepth 1 -maxdepth 1 2>/dev/null | wc -l) -gt 1 ]]
+}
+
 @test "status: no live run, the list, one run, one that does not answer" {
     run_pp status
     [[ $status == 0 && $output == 'no live run' ]]
@@ -532,7 +550,13 @@ teardown() { memra_teardown; }
     run_pp status
     grep -qE "^$$ +not answering" "$TEST_DIR/out"
     refused 5 "run $$ does not answer within 1 s: it hangs, .*kill $$" status "$$"
+    # It ends while it is asked: then there is none.
+    "$PP" status "$$" >"$TEST_DIR/gone" 2>&1 {lock}>&- &
+    wait_for 5 asks_already $!
     exec {lock}>&-
+    status=0
+    wait $! || status=$?
+    [[ $status == 4 && $(<"$TEST_DIR/gone") == *"no live run has pid $$ below"* ]]
     rm -r "$hanging"
     kill -CONT "$PP_PID"
     kill -INT "$PP_PID"

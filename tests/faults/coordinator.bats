@@ -169,6 +169,57 @@ none_left() {
     assert_nothing_left
 }
 
+@test "a reader of standard error that stands still holds up neither a replacement nor an end" {
+    local victim reader
+    mkfifo "$TEST_DIR/out.err"
+    exec {reader}<>"$TEST_DIR/out.err"
+    dd if=/dev/zero of="$TEST_DIR/out.err" bs=4096 count=1000 oflag=nonblock 2>/dev/null || true # full
+    start_pp "$TEST_DIR/out" run -m "$DEMO" -p Once --temp 0 --stages 3 -n -1 \
+        --fault "stage=1,at=decode,kind=slow:50,every=1"
+    wait_for 10 test -s "$TEST_DIR/out"
+    victim=$(pid_of_stage 1)
+    kill -KILL "$victim"
+    wait_for 5 pid_has_changed 1 "$victim"
+    kill -TERM "$PP_PID"
+    end_within 1000
+    [[ $END_CODE == 143 ]]
+    exec {reader}<&-
+    assert_nothing_left
+}
+
+# A stage program that does this when it is asked for the devices.
+asked_for_devices() {
+    "$PP" --version | grep -q cuda || skip "this build asks for no devices"
+    # shellcheck disable=SC2016 # for the script to expand
+    printf '#!/bin/sh\n[ "$1" != --probe ] || %s\nexec %s "$@"\n' "$1" "$STAGE" >"$TEST_DIR/program"
+    chmod +x "$TEST_DIR/program"
+}
+
+asks() {
+    [[ -n $(children_of "$PP_PID") ]]
+}
+
+@test "devices that do not answer: a signal ends the wait for them at once" {
+    asked_for_devices 'exec sleep 60'
+    for how in "run -m $DEMO -p Once -n 1" "plan -m $DEMO" devices; do
+        # shellcheck disable=SC2086 # a list of words
+        start_pp "$TEST_DIR/out" $how --stage-program "$TEST_DIR/program"
+        wait_for 10 asks
+        kill -TERM "$PP_PID"
+        end_within 1000
+        [[ $END_CODE == 143 && ! -s $TEST_DIR/out.err ]]
+        [[ -z $(children_of "$PP_PID") ]]
+    done
+    assert_nothing_left
+}
+
+@test "a device list that never came is told, and the run goes on without those devices" {
+    asked_for_devices 'kill -9 $$'
+    pp run -m "$DEMO" -p Once -n 4 --temp 0 --stages 2 --stage-program "$TEST_DIR/program"
+    [[ $CODE == 0 && $OUT == Once* ]]
+    [[ $(grep -c 'warning: CUDA devices: memra-stage --probe says .*; taken for none' <<<"$ERR") == 1 ]]
+}
+
 @test "a run directory that is not ours is refused with one line" {
     mkdir -p "$RUN_DIR/memra-pp"
     chmod 777 "$RUN_DIR/memra-pp"
@@ -193,6 +244,22 @@ none_left() {
         [[ ${#lines[@]} == 1 && $output == *"belongs to user 12345"* ]]
         rmdir "$RUN_DIR/other"
     fi
+    assert_nothing_left
+}
+
+@test "a start that was killed in its first moment is swept by the next, one that is there now is not" {
+    local gone
+    true &
+    gone=$!
+    wait "$gone"
+    mkdir -p "$RUN_DIR/memra-pp"/{new-"$gone"-0,new-$$-0}
+    chmod 700 "$RUN_DIR/memra-pp"
+    works_again # what is younger than a second may be of a start in another container
+    [[ -d $RUN_DIR/memra-pp/new-$gone-0 ]]
+    touch -d '5 seconds ago' "$RUN_DIR/memra-pp"/new-*
+    works_again
+    [[ $(ls "$RUN_DIR/memra-pp") == "new-$$-0" ]]
+    rmdir "$RUN_DIR/memra-pp/new-$$-0"
     assert_nothing_left
 }
 

@@ -89,6 +89,12 @@ KILLED='stage=1,at=decode,kind=kill'
     MEMRA_PP_FAULT="stage=0,at=recovery,kind=kill" pp logits --tokens 1,2 -m "$DEMO" -o "$TEST_DIR/logits"
     [[ $CODE == 0 ]]
     grep -q 'warning: MEMRA_PP_FAULT: stage=0,at=recovery,kind=kill never happened' <<<"$ERR"
+    # A stage that is not replaced itself replays no row.
+    story "stage=1,at=decode,kind=kill;stage=0,at=recovery,kind=nan;stage=2,at=recovery,kind=corrupt"
+    goes_on 1 'stage 1 .*SIGKILL'
+    [[ $(grep -cE 'stage=[02],at=recovery,kind=(nan|corrupt) never happened' <<<"$ERR") == 2 ]]
+    story "stage=1,at=decode,kind=kill;stage=1,at=recovery,kind=corrupt"
+    has_no 'never happened' "$TEST_DIR/err"
     story "stage=1,at=load,kind=oom;stage=1,at=decode,kind=kill"
     expect_error 4 'no memory'
     has_no 'never happened' "$TEST_DIR/err"

@@ -199,16 +199,37 @@ begin_story() {
     assert_nothing_left
 }
 
-@test "a stage program that is gone when it is needed: the stage, its loss and the program are named" {
+# story_of_program: a long story whose stages are of the copy $TEST_DIR/stage.
+story_of_program() {
     cp "$STAGE" "$TEST_DIR/stage"
-    start_pp "$TEST_DIR/text" run -m "$DEMO" -p "Once" --temp 0 --stages 2 -n 200 \
-        --stage-program "$TEST_DIR/stage" --fault "stage=0,at=decode,kind=slow:20,every=1"
-    wait_for 10 test -s "$TEST_DIR/text"
-    rm "$TEST_DIR/stage"
+    begin_story --stage-program "$TEST_DIR/stage"
+}
+
+@test "a stage program that was removed, or replaced by another: the run goes on with its own" {
+    local want how victim
+    pp run -m "$DEMO" -p "Once upon a time" --temp 0 --stages 3 -n 150
+    want=$OUT
+    for how in 'rm stage' 'cp /bin/true new && mv new stage'; do
+        story_of_program
+        (cd "$TEST_DIR" && eval "$how")
+        victim=$(pid_of_stage 1)
+        kill -KILL "$victim"
+        wait_for 5 pid_has_changed 1 "$victim"
+        [[ $(<"/proc/$(pid_of_stage 1)/comm") == memra-stage ]]
+        end_of "$PP_PID" 30
+        [[ $END_CODE == 0 && $(<"$TEST_DIR/text") == "$want" ]]
+        [[ $(grep -c 'took its place' "$TEST_DIR/text.err") == 1 ]]
+    done
+    assert_nothing_left
+}
+
+@test "a stage program that may not be run any more: the stage, its loss and the program are named" {
+    story_of_program
+    chmod -x "$TEST_DIR/stage"
     kill -KILL "$(pid_of_stage 1)"
     end_of "$PP_PID"
     CODE=$END_CODE
-    expect_error 4 "stage 1 \(pid [0-9]+, layers 4-7\) .*SIGKILL; nothing can take its place: cannot start $TEST_DIR/stage: No such file" \
+    expect_error 4 "stage 1 \(pid [0-9]+, layers 2-4\) .*SIGKILL; nothing can take its place: cannot start $TEST_DIR/stage: Permission denied" \
         "$TEST_DIR/text.err"
     assert_nothing_left
 }
@@ -231,7 +252,7 @@ begin_story() {
     kill -KILL "$(stages_of "$PP_PID" | head -n 1)"
     end_of "$PP_PID" 30
     CODE=$END_CODE
-    expect_error 5 'stage . .*SIGKILL; nothing can take its place: .*Too many open files; it was replaced 3 times' \
+    expect_error 5 'stage . .*SIGKILL; nothing can take its place: .*Too many open files; that was tried 3 times' \
         "$TEST_DIR/text.err"
     assert_nothing_left
 }

@@ -137,9 +137,9 @@ json() {
     assert_nothing_left
 }
 
-@test "with all weights on stage 0 lost stages are replaced too" {
-    gate recovery -m "$DEMO" --stages 3 --kills 6 --seed 3 --shard 0
-    expect 0 "^ok 1 - recovery N=3 .* 6 kills: .* equal"
+@test "with all weights on stage 0 lost stages are replaced too, over the cuts that were named" {
+    gate recovery -m "$DEMO" --stages 3 --splits 1,6 --kills 6 --seed 3 --shard 0
+    expect 0 "^ok 1 - recovery N=3 cuts 1,6 .*6 kills: .* equal"
     assert_nothing_left
 }
 

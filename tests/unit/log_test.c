@@ -1,4 +1,5 @@
 /* log_test.c - where lines go, and what becomes of those that cannot be written. */
+#include "common/clock.h"
 #include "common/log.h"
 #include "tests/support/tap.h"
 
@@ -57,6 +58,52 @@ static void a_long_line_is_one_line(void **state)
     assert_int_equal(text[1022], '\n');
 }
 
+static uint64_t took_ms(uint64_t since_ns)
+{
+    return (now_ns() - since_ns) / NS_PER_MS;
+}
+
+static void a_reader_that_stands_still_holds_nobody_up(void **state)
+{
+    (void)state;
+    static char stuffing[4096], got[1u << 20];
+    int ends[2];
+    assert_int_equal(pipe2(ends, O_CLOEXEC), 0);
+    int before = dup(STDERR_FILENO);
+    assert_int_equal(fcntl(ends[1], F_SETFL, O_NONBLOCK), 0);
+    uint64_t full = 0;
+    for (ssize_t n; (n = write(ends[1], stuffing, sizeof stuffing)) > 0;)
+        full += (uint64_t)n;
+    assert_int_equal(fcntl(ends[1], F_SETFL, 0), 0);
+    assert_true(dup2(ends[1], STDERR_FILENO) >= 0);
+    log_open("who", LOG_INFO, STDERR_FILENO);
+    uint64_t since = now_ns();
+    log_warn("one");
+    uint64_t first_ms = took_ms(since);
+    since = now_ns();
+    for (int i = 0; i < 100; i++)
+        log_warn("more");
+    uint64_t others_ms = took_ms(since);
+    bool lost = log_lost();
+    uint64_t n_read = 0;
+    while (n_read < full)
+        n_read += (uint64_t)read(ends[0], got, full - n_read);
+    log_warn("again");
+    log_warn("and again");
+    dup2(before, STDERR_FILENO);
+    close(before);
+    close(ends[1]);
+    ssize_t n = read(ends[0], got, sizeof got - 1);
+    assert_true(n > 0);
+    got[n] = '\0';
+    close(ends[0]);
+    assert_string_equal(got, "who: warning: 101 lines were dropped: their reader stood still\n"
+                             "who: warning: again\nwho: warning: and again\n");
+    assert_true(first_ms >= LOG_WAIT_MS && first_ms < 4 * LOG_WAIT_MS);
+    assert_true(others_ms < LOG_WAIT_MS);
+    assert_false(lost); /* which is of files */
+}
+
 static void a_full_disk_is_said_once(void **state)
 {
     (void)state;
@@ -101,6 +148,7 @@ int main(void)
     static const struct CMUnitTest tests[] = {
         cmocka_unit_test(levels_are_kept),
         cmocka_unit_test(a_long_line_is_one_line),
+        cmocka_unit_test(a_reader_that_stands_still_holds_nobody_up),
         cmocka_unit_test(a_full_disk_is_said_once),
         cmocka_unit_test(a_lost_stderr_is_silent),
     };

@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+#include <zmq.h>
 
 #define N_VOCAB 320u
 #define N_CTX 200u
@@ -350,6 +351,40 @@ static void interrupt_ends_a_call_within_a_second(void **state)
     pipeline_close(p);
 }
 
+/* Asked again and again for its status, at once, by somebody who does not wait for answers. */
+static void questions_without_end_hold_up_no_step(void **state)
+{
+    (void)state;
+    enum { N_QUESTIONS = 20000 };
+    errmsg e = {0};
+    pipeline *p = open_n(2);
+    session *s = small_session(p);
+    char endpoint[200], answer[65536];
+    uint32_t next, n_answers = 0;
+    int none = 0;
+    OK(session_prime(s, prompt, N_PROMPT, NULL, &next, &e));
+    void *zmq = zmq_ctx_new(), *socket = zmq_socket(zmq, ZMQ_DEALER);
+    zmq_setsockopt(socket, ZMQ_SNDHWM, &none, sizeof none);
+    zmq_setsockopt(socket, ZMQ_RCVHWM, &none, sizeof none);
+    zmq_setsockopt(socket, ZMQ_LINGER, &none, sizeof none);
+    snprintf(endpoint, sizeof endpoint, "ipc://%s/status", pipeline_run_dir(p));
+    assert_int_equal(zmq_connect(socket, endpoint), 0);
+    for (int i = 0; i < N_QUESTIONS; i++) {
+        zmq_send(socket, "", 0, ZMQ_SNDMORE);
+        zmq_send(socket, "status", 6, 0);
+    }
+    zmq_pollitem_t item = {.socket = socket, .events = ZMQ_POLLIN};
+    assert_int_equal(zmq_poll(&item, 1, 10000), 1); /* it has begun to answer */
+    for (int i = 0; i < 10; i++) OK(session_step(s, next, NULL, &next, &e));
+    while (zmq_recv(socket, answer, sizeof answer, ZMQ_DONTWAIT) >= 0) n_answers++;
+    assert_true(n_answers >= 2); /* two frames each */
+    assert_true(n_answers < N_QUESTIONS);
+    zmq_close(socket);
+    zmq_ctx_term(zmq);
+    session_drop(s);
+    pipeline_close(p);
+}
+
 static void an_alien_program_is_refused(void **state)
 {
     (void)state;
@@ -385,6 +420,7 @@ int main(void)
         cmocka_unit_test(killed_stage_ends_every_call),
         cmocka_unit_test(stopped_stage_is_noticed),
         cmocka_unit_test(interrupt_ends_a_call_within_a_second),
+        cmocka_unit_test(questions_without_end_hold_up_no_step),
         cmocka_unit_test(an_alien_program_is_refused),
     };
     int failed = cmocka_run_group_tests(tests, set_up, tear_down);
