@@ -106,11 +106,13 @@ status draft_option_start(draft_model **out, const draft_option *o, errmsg *e)
     *out = NULL;
     how.called = "draft model";
     how.faults_met = NULL; /* it has none of the doors' */
-    if (pipeline_open(&own, &how, &interrupted, &why) != ST_OK) return draft_option_refuse(&why, e);
+    status s = pipeline_open(&own, &how, &interrupted, &why);
+    if (s == ST_STAGE_LOST) *e = why; /* no fault of the option's */
+    if (s != ST_OK) return s == ST_STAGE_LOST ? s : draft_option_refuse(&why, e);
     log_info("draft model: %s, %u layer%s, %u wide; weights %s, kv %s", name_of(o->common.model),
              o->look.model->n_layers, plural(o->look.model->n_layers), o->look.model->n_embd,
              amount_said(p->stage[0].weights_bytes), amount_said(p->stage[0].kv_bytes));
-    status s = draft_model_open(out, own, e);
+    s = draft_model_open(out, own, e);
     if (s != ST_OK) pipeline_close(own);
     return s;
 }

@@ -2,6 +2,7 @@
 
 #include "common/amount.h"
 #include "common/log.h"
+#include "common/threads.h"
 #include "coordinator/machine/boundaries.h"
 #include "coordinator/machine/inventory.h"
 
@@ -91,6 +92,8 @@ status placement_resolve(doors *d, gpu_list *gpus, const char *stage_program,
     errmsg why = {0};
     status s = ST_OK;
     *gpus = (gpu_list){0};
+    /* What a pipeline needs anyhow, before a process is started that could not run either. */
+    if (may_use_gpus(d)) TRY(threads_can_start(ZEROMQ_THREADS + 1, "a coordinator", e));
     if (may_use_gpus(d)) s = gpus_read(gpus, stage_program, INVENTORY_PROBE_MS, interrupt, &why);
     if (s == ST_INTERRUPTED) return s;
     /* Where it could not even be asked, so it is with the stages, and that is an error. */

@@ -165,8 +165,8 @@ teardown() { memra_teardown; }
             --draft-model "$TEST_DIR/no-such-file"
     done
     # A stage program that cannot be had a second time.
-    printf '#!/bin/bash\nmkdir "%s" 2>/dev/null || exit 4\nexec "%s" "$@"\n' "$TEST_DIR/first" \
-        "$MEMRA_BUILD/bin/memra-stage" >"$TEST_DIR/once"
+    printf '#!/bin/bash\n[[ $1 == --probe ]] || mkdir "%s" 2>/dev/null || exit 4\nexec "%s" "$@"\n' \
+        "$TEST_DIR/first" "$MEMRA_BUILD/bin/memra-stage" >"$TEST_DIR/once"
     chmod +x "$TEST_DIR/once"
     refused 4 "error: --draft-model: stage 0 \(pid [0-9]+, layers 0-7\) was lost while loading" run -p x \
         --draft-model "$DEMO" --log-level warn --stage-program "$TEST_DIR/once"
