@@ -124,25 +124,39 @@ struct __align__(16) core_state
     uint4 q[CORE_HEAD_MAX / 16][32]; // queries and weights as first operands
     uint4 e[CORE_CELL / 16][32];
     float sub[CORE_CELL / 16][CORE_QUERIES][4];
-    float largest[16][CORE_QUERIES]; // by warp
+    float largest[16][CORE_QUERIES];                   // by warp
     float natural[CORE_QUERIES], scale2[CORE_QUERIES]; // core_scale, core_scale2
-    uint32_t first[CORE_QUERIES], last[CORE_QUERIES]; // positions seen; first > last: no query
-    float m[CORE_QUERIES], l[CORE_QUERIES];           // of the last cell
+    uint32_t first[CORE_QUERIES], last[CORE_QUERIES];  // positions seen; first > last: no query
+    float m[CORE_QUERIES], l[CORE_QUERIES];            // of the last cell
 };
 
-// Query i to st.q, by one warp. value(d): of the head; n: a multiple of 8.
-template <class F>
-static __device__ void core_query(core_state &st, uint32_t i, uint32_t n, float scale, F value)
+// Where the lane's value i of a head is, in core_head and core_query.
+__device__ __forceinline__ uint32_t head_place(uint32_t i)
+{
+    return (i / 2 * 32 + threadIdx.x % 32) * 2 + i % 2;
+}
+
+// The lane's values of a head of n, a multiple of 8, up to HEAD, by one warp; zeros past n.
+// value(d): of the head.
+template <uint32_t HEAD, class F>
+static __device__ __forceinline__ void core_head(float (&v)[HEAD / 32], uint32_t n, F value)
+{
+#pragma unroll
+    for (uint32_t i = 0; i < HEAD / 32; i++) {
+        float x = value(min(head_place(i), n - 2 + i % 2));
+        v[i] = head_place(i) < n ? x : 0.0f;
+    }
+}
+
+// Query i to st.q, by one warp.
+template <uint32_t HEAD>
+static __device__ void core_query(core_state &st, uint32_t i, uint32_t n, float scale,
+                                  const float (&v)[HEAD / 32])
 {
     uint32_t lane = threadIdx.x % 32, largest = 0;
-    float v[CORE_HEAD_MAX / 32];
 #pragma unroll
-    for (uint32_t j = 0; j < CORE_HEAD_MAX / 64; j++) {
-        uint32_t d = (j * 32 + lane) * 2;
-        v[2 * j] = d < n ? value(d) : 0.0f;
-        v[2 * j + 1] = d < n ? value(d + 1) : 0.0f;
-        largest = max(largest, max(magnitude_bits(v[2 * j]), magnitude_bits(v[2 * j + 1])));
-    }
+    for (uint32_t j = 0; j < HEAD / 32; j++)
+        largest = max(largest, magnitude_bits(v[j]));
     int exponent = cuda_scale_exponent(__reduce_max_sync(~0u, largest));
     float by = pow2(exponent), natural = core_scale(scale, exponent);
     if (lane == 0) {
@@ -150,30 +164,26 @@ static __device__ void core_query(core_state &st, uint32_t i, uint32_t n, float 
         st.scale2[i] = core_scale2(natural);
     }
 #pragma unroll
-    for (uint32_t j = 0; j < CORE_HEAD_MAX / 64; j++) {
-        uint32_t d = (j * 32 + lane) * 2;
+    for (uint32_t j = 0; j < HEAD / 64; j++) {
+        uint32_t d = head_place(2 * j);
         if (d >= (n + 15) / 16 * 16) continue;
         uint32_t *to = (uint32_t *)&st.q[d / 16][i % 8 * 4 + d % 8 / 2];
         to[d % 16 / 8 * 2 + i / 8] = scaled_pair(v[2 * j], v[2 * j + 1], by);
     }
 }
 
-// The cell's share of every query: st.m, st.l, and o by put(query, d, o[d], o[d + 1]). st's queries
-// are there. WARPS 8 or 16, threads in order; STEPS: k16 steps of the longest head. The thread's
-// words of two f16, zeros where [begin, end), the positions that any query sees, ends, are
+// The cell's weights of every query, by WARPS warps, of which the thread's is number `warp`: st.e
+// and st.sub. st's queries are there. STEPS: k16 steps of the longest head. The
+// thread's words of two f16, zeros where [begin, end), the positions that any query sees, ends, are
 //     key(j, t, c): tile j of the warp's TILES, key (warp * TILES + j) * 8 + lane / 4 of the cell,
-//                   values 16 t + 8 c + lane % 4 * 2 (zeros past the head), and
-//     value(t, r, c): key 16 t + 8 c + lane / 4 of the cell, values
-//                     8 (r * WARPS + warp) + lane % 4 * 2.
-// sync() meets the block: st may be written when all have met after the return, and st.l read.
-// SEVERAL: the queries are not of one row: some may see values that others do not.
-template <uint32_t WARPS, uint32_t STEPS, bool SEVERAL, class K, class V, class S, class P>
-static __device__ void core_cell(core_state &st, uint32_t n, uint32_t cell, uint32_t begin,
-                                 uint32_t end, K key, V value, S sync, P put)
+//                   values 16 t + 8 c + lane % 4 * 2 (zeros past the head).
+// sync() meets the block, once.
+template <uint32_t WARPS, uint32_t STEPS, class K, class S>
+static __device__ __forceinline__ void core_weights(core_state &st, uint32_t n, uint32_t cell,
+                                                    uint32_t warp, K key, S sync)
 {
     constexpr uint32_t TILES = CORE_CELL / 8 / WARPS;
-    uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, q = lane % 4;
-    uint32_t at0 = cell * CORE_CELL;
+    uint32_t lane = threadIdx.x % 32, g = lane / 4, q = lane % 4, at0 = cell * CORE_CELL;
     float s[TILES][4];
 #pragma unroll
     for (uint32_t j = 0; j < TILES; j++)
@@ -245,52 +255,74 @@ static __device__ void core_cell(core_state &st, uint32_t n, uint32_t cell, uint
         st.e[(warp * TILES + j) / 2][lane] =
             make_uint4(core_pair(s[j][0], s[j][1]), core_pair(s[j][2], s[j][3]),
                        core_pair(s[j + 1][0], s[j + 1][1]), core_pair(s[j + 1][2], s[j + 1][3]));
-    sync();
+}
 
-    if (threadIdx.x < CORE_QUERIES * 4) {
-        float sum[CORE_CELL / 16];
+// The sums of the cell's weights, st.l, when the block has met after core_weights: by 64 threads,
+// of which the thread's is number t.
+static __device__ __forceinline__ void core_sums(core_state &st, uint32_t t)
+{
+    float sum[CORE_CELL / 16];
 #pragma unroll
-        for (uint32_t i = 0; i < CORE_CELL / 16; i++)
-            sum[i] = st.sub[i][threadIdx.x / 4][threadIdx.x % 4];
+    for (uint32_t i = 0; i < CORE_CELL / 16; i++)
+        sum[i] = st.sub[i][t / 4][t % 4];
 #pragma unroll
-        for (uint32_t step = 1; step < CORE_CELL / 16; step *= 2) {
+    for (uint32_t step = 1; step < CORE_CELL / 16; step *= 2) {
 #pragma unroll
-            for (uint32_t i = 0; i < CORE_CELL / 16; i += 2 * step)
-                sum[i] = __fadd_rn(sum[i], sum[i + step]);
-        }
-        float l = __fadd_rn(sum[0], __shfl_xor_sync(~0u, sum[0], 1));
-        l = __fadd_rn(l, __shfl_xor_sync(~0u, l, 2));
-        if (threadIdx.x % 4 == 0) st.l[threadIdx.x / 4] = l;
+        for (uint32_t i = 0; i < CORE_CELL / 16; i += 2 * step)
+            sum[i] = __fadd_rn(sum[i], sum[i + step]);
     }
+    float l = __fadd_rn(sum[0], __shfl_xor_sync(~0u, sum[0], 1));
+    l = __fadd_rn(l, __shfl_xor_sync(~0u, l, 2));
+    if (t % 4 == 0) st.l[t / 4] = l;
+}
+
+// The cell's share of every query, when the block has met after core_weights: o by put(query, d,
+// o[d], o[d + 1]). A warp has N tiles of 8 values: dim(r), the first of the lane's two of tile r,
+// and words(t, r), its second operand of step t: keys 16 t + 2 q, + 1 and those 8 on of value
+// lane / 4. st may be written when all have met after the return. SEVERAL: the queries are not of
+// one row: some may see values that others do not.
+template <uint32_t N, bool SEVERAL, class D, class V, class P>
+static __device__ __forceinline__ void core_values(core_state &st, uint32_t n, uint32_t cell,
+                                                   uint32_t begin, uint32_t end, D dim, V words,
+                                                   P put)
+{
+    uint32_t lane = threadIdx.x % 32, g = lane / 4, at0 = cell * CORE_CELL;
     uint32_t k16_begin = (max(begin, at0) - at0) / 16;
     uint32_t k16_end = (min(end, at0 + CORE_CELL) - at0 + 15) / 16;
-    uint32_t spoilt = 0; // by r
-#pragma unroll WARPS == 16 ? STEPS * 2 / WARPS : 1
-    for (uint32_t r = 0; r < STEPS * 2 / WARPS; r++) {
-        uint32_t i = r * WARPS + warp;
-        if (i >= n / 8) break;
-        float o[4] = {0, 0, 0, 0};
+    uint32_t spoilt = 0;                          // by r
+    constexpr uint32_t TOGETHER = N <= 2 ? N : 1; // tiles
+#pragma unroll N <= 2 ? N : 1
+    for (uint32_t r0 = 0; r0 < N; r0 += TOGETHER) {
+        if (dim(r0) >= n) break;
+        float o[TOGETHER][4] = {};
 #pragma unroll
         for (uint32_t t0 = 0; t0 < CORE_CELL / 16; t0 += 4) {
             if (t0 + 4 <= k16_begin || t0 >= k16_end) continue;
-            uint32_t b[4][2];
+            uint2 b[4][TOGETHER];
 #pragma unroll
             for (uint32_t t = 0; t < 4; t++) {
-                b[t][0] = value(t0 + t, r, 0);
-                b[t][1] = value(t0 + t, r, 1);
+#pragma unroll
+                for (uint32_t r = 0; r < TOGETHER; r++)
+                    b[t][r] = words(t0 + t, r0 + r);
             }
 #pragma unroll
             for (uint32_t t = 0; t < 4; t++) {
                 uint4 a = st.e[t0 + t][lane];
-                mma_step(o, a.x, a.y, a.z, a.w, core_transposed(b[t][0]),
-                         core_transposed(b[t][1]));
+#pragma unroll
+                for (uint32_t r = 0; r < TOGETHER; r++)
+                    mma_step(o[r], a.x, a.y, a.z, a.w, b[t][r].x, b[t][r].y);
             }
         }
-        if (SEVERAL && core_spoilt(o)) {
-            spoilt |= 1u << r;
-        } else {
-            put(g, i * 8 + q * 2, o[0], o[1]);
-            put(g + 8, i * 8 + q * 2, o[2], o[3]);
+#pragma unroll
+        for (uint32_t r = 0; r < TOGETHER; r++) {
+            uint32_t d = dim(r0 + r);
+            if (d >= n) break;
+            if (SEVERAL && core_spoilt(o[r])) {
+                spoilt |= 1u << (r0 + r);
+            } else {
+                put(g, d, o[r][0], o[r][1]);
+                put(g + 8, d, o[r][2], o[r][3]);
+            }
         }
     }
     if (!SEVERAL || !__any_sync(~0u, spoilt != 0)) return;
@@ -298,22 +330,40 @@ static __device__ void core_cell(core_state &st, uint32_t n, uint32_t cell, uint
                    last[2] = {st.last[g], st.last[g + 8]};
     auto weights = [&](uint32_t t) { return st.e[t][lane]; };
 #pragma unroll 1
-    for (uint32_t r = 0; r < STEPS * 2 / WARPS; r++) {
-        uint32_t i = r * WARPS + warp;
-        if (i >= n / 8) break;
+    for (uint32_t r = 0; r < N; r++) {
+        uint32_t d = dim(r);
+        if (d >= n) break;
         float o[4];
-        auto words = [&](uint32_t t) {
-            return make_uint2(core_transposed(value(t, r, 0)), core_transposed(value(t, r, 1)));
-        };
+        auto of_r = [&](uint32_t t) { return words(t, r); };
         bool mine = (spoilt >> r & 1) != 0;
         if (!__any_sync(~0u, mine)) continue;
-        core_sum(o, weights, words);
-        core_unseen(o, first, last, cell, weights, words);
+        core_sum(o, weights, of_r);
+        core_unseen(o, first, last, cell, weights, of_r);
         if (mine) {
-            put(g, i * 8 + q * 2, o[0], o[1]);
-            put(g + 8, i * 8 + q * 2, o[2], o[3]);
+            put(g, d, o[0], o[1]);
+            put(g + 8, d, o[2], o[3]);
         }
     }
+}
+
+// All of it, by all of the block's warps, WARPS of them. The thread's words of values:
+//     value(t, r, c): key 16 t + 8 c + lane / 4 of the cell, values
+//                     8 (r * WARPS + warp) + lane % 4 * 2.
+// st.l may be read when all have met after the return.
+template <uint32_t WARPS, uint32_t STEPS, bool SEVERAL, class K, class V, class S, class P>
+static __device__ void core_cell(core_state &st, uint32_t n, uint32_t cell, uint32_t begin,
+                                 uint32_t end, K key, V value, S sync, P put)
+{
+    uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    core_weights<WARPS, STEPS>(st, n, cell, warp, key, sync);
+    sync();
+    if (threadIdx.x < CORE_QUERIES * 4) core_sums(st, threadIdx.x);
+    core_values<STEPS * 2 / WARPS, SEVERAL>(
+        st, n, cell, begin, end, [&](uint32_t r) { return (r * WARPS + warp) * 8 + lane % 4 * 2; },
+        [&](uint32_t t, uint32_t r) {
+            return make_uint2(core_transposed(value(t, r, 0)), core_transposed(value(t, r, 1)));
+        },
+        put);
 }
 
 #endif

@@ -109,7 +109,9 @@ static __device__ void serve_f16(const attention_args &a, f16_block &b, float *o
     }
     for (uint32_t q = threadIdx.x / 32; q < CORE_QUERIES; q += 8) {
         const float *x = a.x + ((uint64_t)b.row[q] * a.n_heads + b.head[q]) * n;
-        core_query(b.st, q, n, a.scale, [&](uint32_t d) { return q < n_queries ? x[d] : 0.0f; });
+        float v[CORE_HEAD_MAX / 32];
+        core_head<CORE_HEAD_MAX>(v, n, [&](uint32_t d) { return q < n_queries ? x[d] : 0.0f; });
+        core_query<CORE_HEAD_MAX>(b.st, q, n, a.scale, v);
     }
     for_cells(a, r0, first, last, b.block, [&](uint32_t cell, uint32_t begin, uint32_t end) {
         take_cell(a, b, o, cell, begin, end, kv_head);

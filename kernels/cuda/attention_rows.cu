@@ -23,27 +23,31 @@ static __device__ void serve_cell(const attention_args &a, const cuda_turn &turn
     uint32_t begin = max(first, at0), end = min(last + 1, at0 + CORE_CELL);
     uint32_t kv_head = head0 / (a.n_heads / a.kv.n_kv_heads);
     const uint32_t *table = a.kv.tables + a.kv.table[r];
-    cell_words<> words;
+    key_words<2, WORDS_HEAD_MAX> keys;
+    value_words<WORDS_HEAD_MAX> values;
     auto at = [&](uint32_t p) {
         return ((uint64_t)__ldg(table + p / CORE_BLOCK) * a.kv.n_kv_heads + kv_head) * CORE_BLOCK *
                n;
     };
-    words.ask_keys((const __half *)a.kv.k, n, cell, begin, end, at);
-    words.ask_values((const __half *)a.kv.v, n, cell, begin, end, at);
+    keys.ask((const __half *)a.kv.k, n, cell, warp * 2, begin, end, at);
+    values.ask((const __half *)a.kv.v, n, cell, begin, end, at);
     __syncthreads(); // what the cell before had in shared memory is no longer read
     const float *x = a.x + ((uint64_t)r * a.n_heads + head0 + warp) * n;
-    core_query(b.st, warp, n, a.scale, [&](uint32_t d) {
+    float v[WORDS_HEAD_MAX / 32];
+    core_head<WORDS_HEAD_MAX>(v, n, [&](uint32_t d) {
         return warp < n_heads ? turned<2>(turn, r, x, d / 2 * 2).value[d % 2] : 0.0f;
     });
+    core_query<WORDS_HEAD_MAX>(b.st, warp, n, a.scale, v);
     if (t < CORE_QUERIES) {
         b.st.first[t] = t < n_heads ? first : UINT32_MAX;
         b.st.last[t] = t < n_heads ? last : 0;
     }
+    keys.turn();
     __syncthreads();
     core_cell<WARPS, WORDS_STEPS, false>(
         b.st, n, cell, begin, end,
-        [&](uint32_t j, uint32_t step, uint32_t c) { return words.key[j][step][c]; },
-        [&](uint32_t step, uint32_t r, uint32_t c) { return words.value[r][step][c]; },
+        [&](uint32_t j, uint32_t step, uint32_t c) { return keys.word(j, step, c); },
+        [&](uint32_t step, uint32_t r, uint32_t c) { return values.word(step, r, c); },
         [] { __syncthreads(); },
         [&](uint32_t head, uint32_t d, float o0, float o1) {
             b.o[head][d] = o0;

@@ -11,7 +11,7 @@ static __global__ void __launch_bounds__(256) expand(uint32_t *to, const char *f
     uint64_t unit = (uint64_t)blockIdx.x * 8 + threadIdx.x / 32;
     if (unit >= n) return;
     to += unit * form::unit_blocks * (F16_BLOCK / 4) + lane;
-    form::each(from + unit * form::unit_bytes, lane, [&](uint32_t j, uint4 v) {
+    each_block<form>(from + unit * form::unit_bytes, lane, [&](uint32_t j, uint4 v) {
         uint32_t *at = to + j * (F16_BLOCK / 4);
         at[0] = v.x;
         at[32] = v.y;

@@ -1,7 +1,8 @@
 // forms.cuh - how weights lie in a tile (launch.h) and how a lane makes its operand registers of
 // them: per block of 32 inputs four registers, those of two k16 steps.
 //
-// each(unit, lane, f): f(j, registers) for the unit's blocks in order. The f16 numbers are those
+// load(unit, lane): what the lane needs of a unit. each(raw, f): f(j, registers) for that unit's
+// blocks in order; each_block does both. The f16 numbers are those
 // that dequant.cuh's value rounds to, but for form_q4k: a product of a scale and a small integer is
 // exact in f32, so that one fused multiply-add rounds as the difference of two products does.
 #ifndef KERNELS_CUDA_FORMS_CUH
@@ -40,10 +41,14 @@ struct form_f16 {
                      : "memory");
         return v;
     }
-    template <class F>
-    static __device__ __forceinline__ void each(const char *unit, uint32_t lane, F f)
+    typedef uint4 raw;
+    static __device__ __forceinline__ raw load(const char *unit, uint32_t lane)
     {
-        f(0, operand(unit, lane));
+        return operand(unit, lane);
+    }
+    template <class F> static __device__ __forceinline__ void each(const raw &r, F f)
+    {
+        f(0, r);
     }
 };
 
@@ -57,17 +62,20 @@ struct form_q8 {
         v = __hmul2_rn(__hsub2_rn(v, __half2half2(__ushort_as_half(0x6480))), d);
         return *reinterpret_cast<uint32_t *>(&v);
     }
-    static __device__ __forceinline__ uint4 operand(const char *block, uint32_t lane)
+    struct raw {
+        uint2 bytes;
+        __half d;
+    };
+    static __device__ __forceinline__ raw load(const char *unit, uint32_t lane)
     {
-        uint2 p = *reinterpret_cast<const uint2 *>(block + lane * 8);
-        __half2 d = __half2half2(*reinterpret_cast<const __half *>(block + 256 + lane / 4 * 2));
-        return make_uint4(pair(p.x, 0x4140, d), pair(p.x, 0x4342, d), pair(p.y, 0x4140, d),
-                          pair(p.y, 0x4342, d));
+        return {*reinterpret_cast<const uint2 *>(unit + lane * 8),
+                *reinterpret_cast<const __half *>(unit + 256 + lane / 4 * 2)};
     }
-    template <class F>
-    static __device__ __forceinline__ void each(const char *unit, uint32_t lane, F f)
+    template <class F> static __device__ __forceinline__ void each(const raw &r, F f)
     {
-        f(0, operand(unit, lane));
+        __half2 d = __half2half2(r.d);
+        f(0, make_uint4(pair(r.bytes.x, 0x4140, d), pair(r.bytes.x, 0x4342, d),
+                        pair(r.bytes.y, 0x4140, d), pair(r.bytes.y, 0x4342, d)));
     }
 };
 
@@ -122,13 +130,19 @@ __device__ __forceinline__ uint2 scaled_bytes(uint32_t x, float less, float scal
 struct form_q8m {
     static constexpr uint32_t unit_blocks = 1, bytes = Q8M_BLOCK, unit_bytes = bytes;
     static constexpr float less = 0x1p23f + 128;
-    template <class F>
-    static __device__ __forceinline__ void each(const char *unit, uint32_t lane, F f)
+    struct raw {
+        uint2 bytes;
+        __half2 both;
+    };
+    static __device__ __forceinline__ raw load(const char *unit, uint32_t lane)
     {
-        uint2 p = *reinterpret_cast<const uint2 *>(unit + lane * 8);
-        __half2 both = *reinterpret_cast<const __half2 *>(unit + 256 + lane / 4 * 4);
-        float d = __low2float(both), m = __high2float(both);
-        uint2 a = scaled_bytes(p.x, less, d, m), b = scaled_bytes(p.y, less, d, m);
+        return {*reinterpret_cast<const uint2 *>(unit + lane * 8),
+                *reinterpret_cast<const __half2 *>(unit + 256 + lane / 4 * 4)};
+    }
+    template <class F> static __device__ __forceinline__ void each(const raw &r, F f)
+    {
+        float d = __low2float(r.both), m = __high2float(r.both);
+        uint2 a = scaled_bytes(r.bytes.x, less, d, m), b = scaled_bytes(r.bytes.y, less, d, m);
         f(0, make_uint4(a.x, a.y, b.x, b.y));
     }
 };
@@ -158,17 +172,25 @@ struct form_q4k {
         return make_uint4(rounded_pair(q[0], q[1]), rounded_pair(q[2], q[3]),
                           rounded_pair(q[4], q[5]), rounded_pair(q[6], q[7]));
     }
-    template <class F>
-    static __device__ __forceinline__ void each(const char *unit, uint32_t lane, F f)
+    struct raw {
+        uint4 nibbles[2], scales;
+        __half2 both;
+    };
+    static __device__ __forceinline__ raw load(const char *unit, uint32_t lane)
     {
-        uint4 s = *reinterpret_cast<const uint4 *>(unit + scales_at + lane / 4 * 16);
-        __half2 both = *reinterpret_cast<const __half2 *>(unit + d_at + lane / 4 * 4);
-        float d = __low2float(both), m = __high2float(both);
+        return {{*reinterpret_cast<const uint4 *>(unit + lane * 16),
+                 *reinterpret_cast<const uint4 *>(unit + 512 + lane * 16)},
+                *reinterpret_cast<const uint4 *>(unit + scales_at + lane / 4 * 16),
+                *reinterpret_cast<const __half2 *>(unit + d_at + lane / 4 * 4)};
+    }
+    template <class F> static __device__ __forceinline__ void each(const raw &r, F f)
+    {
+        float d = __low2float(r.both), m = __high2float(r.both);
         float d0 = __fmul_rn(d, -0x1p23f), m0 = __fmul_rn(m, -0x1p23f); // exact
-        uint32_t scales[4] = {s.x, s.y, s.z, s.w};
+        uint32_t scales[4] = {r.scales.x, r.scales.y, r.scales.z, r.scales.w};
 #pragma unroll
         for (uint32_t h = 0; h < 2; h++) {
-            uint4 q = *reinterpret_cast<const uint4 *>(unit + h * 512 + lane * 16);
+            uint4 q = r.nibbles[h];
             uint32_t words[4] = {q.x, q.y, q.z, q.w};
 #pragma unroll
             for (uint32_t j = 0; j < 4; j++) {
@@ -188,17 +210,26 @@ struct form_q6k {
     static constexpr uint32_t unit_blocks = 8, unit_bytes = Q6K_UNIT;
     static constexpr uint32_t scales_at = 1536, d_at = 1664;
 
-    template <class F>
-    static __device__ __forceinline__ void each(const char *unit, uint32_t lane, F f)
+    struct raw {
+        uint4 fields[3], scales;
+        __half d;
+    };
+    static __device__ __forceinline__ raw load(const char *unit, uint32_t lane)
     {
-        uint4 s = *reinterpret_cast<const uint4 *>(unit + scales_at + lane / 4 * 16);
-        float d = __half2float(*reinterpret_cast<const __half *>(unit + d_at + lane / 4 * 2));
-        uint32_t scales[4] = {s.x, s.y, s.z, s.w}, words[12];
+        return {{*reinterpret_cast<const uint4 *>(unit + lane * 16),
+                 *reinterpret_cast<const uint4 *>(unit + 512 + lane * 16),
+                 *reinterpret_cast<const uint4 *>(unit + 1024 + lane * 16)},
+                *reinterpret_cast<const uint4 *>(unit + scales_at + lane / 4 * 16),
+                *reinterpret_cast<const __half *>(unit + d_at + lane / 4 * 2)};
+    }
+    template <class F> static __device__ __forceinline__ void each(const raw &r, F f)
+    {
+        float d = __half2float(r.d);
+        uint32_t scales[4] = {r.scales.x, r.scales.y, r.scales.z, r.scales.w};
+        uint32_t words[12] = {r.fields[0].x, r.fields[0].y, r.fields[0].z, r.fields[0].w,
+                              r.fields[1].x, r.fields[1].y, r.fields[1].z, r.fields[1].w,
+                              r.fields[2].x, r.fields[2].y, r.fields[2].z, r.fields[2].w};
         field_bases bases;
-#pragma unroll
-        for (uint32_t g = 0; g < 3; g++)
-            *reinterpret_cast<uint4 *>(words + g * 4) =
-                *reinterpret_cast<const uint4 *>(unit + g * 512 + lane * 16);
 #pragma unroll
         for (uint32_t t = 0; t < 4; t++) {
             float v[16];
@@ -218,13 +249,13 @@ struct form_q6k {
                            __fmul_rn(d, __fsub_rn(byte_above<1>(scales[t]), above)),
                            __fmul_rn(d, __fsub_rn(byte_above<2>(scales[t]), above)),
                            __fmul_rn(d, __fsub_rn(byte_above<3>(scales[t]), above))};
-            uint32_t r[8];
+            uint32_t pairs[8];
 #pragma unroll
             for (uint32_t i = 0; i < 8; i++)
-                r[i] = rounded_pair(__fmul_rn(by[i / 2], v[2 * i]),
-                                    __fmul_rn(by[i / 2], v[2 * i + 1]));
-            f(2 * t, make_uint4(r[0], r[1], r[2], r[3]));
-            f(2 * t + 1, make_uint4(r[4], r[5], r[6], r[7]));
+                pairs[i] = rounded_pair(__fmul_rn(by[i / 2], v[2 * i]),
+                                        __fmul_rn(by[i / 2], v[2 * i + 1]));
+            f(2 * t, make_uint4(pairs[0], pairs[1], pairs[2], pairs[3]));
+            f(2 * t + 1, make_uint4(pairs[4], pairs[5], pairs[6], pairs[7]));
         }
     }
 };
@@ -237,16 +268,23 @@ struct form_k8 {
     static constexpr uint32_t scales_at = 2048, d_at = 2304;
     static constexpr float less = 0x1p23f + 128;
 
-    template <class F>
-    static __device__ __forceinline__ void each(const char *unit, uint32_t lane, F f)
+    struct raw { // the rest has no room in registers
+        const char *unit;
+        uint32_t lane;
+        __half2 both;
+    };
+    static __device__ __forceinline__ raw load(const char *unit, uint32_t lane)
     {
-        __half2 both = *reinterpret_cast<const __half2 *>(unit + d_at + lane / 4 * 4);
-        float d = __low2float(both), m = __high2float(both);
+        return {unit, lane, *reinterpret_cast<const __half2 *>(unit + d_at + lane / 4 * 4)};
+    }
+    template <class F> static __device__ __forceinline__ void each(const raw &r, F f)
+    {
+        float d = __low2float(r.both), m = __high2float(r.both);
 #pragma unroll
         for (uint32_t j = 0; j < 8; j++) {
-            uint2 p = *reinterpret_cast<const uint2 *>(unit + j * 256 + lane * 8);
-            uint32_t s =
-                *reinterpret_cast<const uint32_t *>(unit + scales_at + lane / 4 * 32 + j * 4);
+            uint2 p = *reinterpret_cast<const uint2 *>(r.unit + j * 256 + r.lane * 8);
+            uint32_t s = *reinterpret_cast<const uint32_t *>(r.unit + scales_at + r.lane / 4 * 32 +
+                                                             j * 4);
             float s0 = __fmul_rn(d, __fsub_rn(byte_above<0>(s), less));
             float s1 = __fmul_rn(d, __fsub_rn(byte_above<2>(s), less));
             float m0 = __fmul_rn(m, __fsub_rn(0x1p23f, byte_above<1>(s)));
@@ -256,6 +294,12 @@ struct form_k8 {
         }
     }
 };
+
+template <class form, class F>
+__device__ __forceinline__ void each_block(const char *unit, uint32_t lane, F f)
+{
+    form::each(form::load(unit, lane), f);
+}
 
 // call(form) with the form's structure.
 template <class F> static inline cudaError_t with_form(cuda_form form, F call)

@@ -75,7 +75,7 @@ template <class form>
 static __device__ __forceinline__ void multiply(float d[4], const char *unit, const char *x,
                                                 uint32_t lane)
 {
-    form::each(unit, lane, [&](uint32_t j, uint4 w) {
+    each_block<form>(unit, lane, [&](uint32_t j, uint4 w) {
         const char *at = x + j * 2 * STEP_BYTES;
         uint2 x0 = *(const uint2 *)at, x1 = *(const uint2 *)(at + STEP_BYTES);
         mma_one_row(d, w.x, w.y, x0.x, x0.y);

@@ -144,8 +144,8 @@ static __device__ __forceinline__ void multiply_unit(float (&d)[of::ROWS / 2], c
                                                      const char *x, uint32_t lane)
 {
     uint4 low[form::unit_blocks];
-    form::each(w, lane, [&](uint32_t j, uint4 v) { low[j] = v; });
-    form::each(w + stage::tile_bytes, lane, [&](uint32_t j, uint4 v) {
+    each_block<form>(w, lane, [&](uint32_t j, uint4 v) { low[j] = v; });
+    each_block<form>(w + stage::tile_bytes, lane, [&](uint32_t j, uint4 v) {
         uint4 rows[of::GROUPS];
 #pragma unroll
         for (uint32_t g = 0; g < of::GROUPS; g++)

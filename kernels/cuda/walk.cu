@@ -13,6 +13,11 @@ struct __align__(16) block_state
     uint32_t maxima[WARPS];
     walk_product product[2]; // the one in hand and the next
     walk_angles angles[WALK_VIEWS];
+    first_item item[WALK_VIEWS];
+    // Between two products: a ring's slot in hand and parity, and how far it is filled. In registers
+    // they would leave no room for an item's keys and values.
+    uint2 ring[MULS];
+    walk_feed feed[MULS];
     // then the row or an attention item, all products' walk_weights, the rings
 };
 
@@ -38,7 +43,8 @@ static __device__ __forceinline__ void await_all(const uint32_t *count, uint32_t
 
 // --- the row of a product, in the order that `chain` reads, scaled; its exponent is returned ---
 
-static __device__ __forceinline__ uint32_t place_of(uint32_t k) // of the f16 numbers
+// Of the f16 numbers; 16 inputs further it is 16 further.
+static __device__ __forceinline__ uint32_t place_of(uint32_t k)
 {
     return ((k / 16 * 4 + k % 8 / 2) * 2 + k % 16 / 8) * 2 + k % 2;
 }
@@ -72,27 +78,26 @@ static __device__ int take_row(__half *xs, const float *x, uint32_t n, uint32_t 
     }
     int exponent = row_exponent(largest, room);
     float scale = pow2(exponent);
+    __half *first = xs + place_of(threadIdx.x * 4), *second = xs + place_of(threadIdx.x * 4 + 2);
 #pragma unroll
     for (uint32_t j = 0; j < QUADS; j++) {
-        uint32_t i = j * THREADS + threadIdx.x;
-        if (i >= n_quads) break;
-        *(uint32_t *)(xs + place_of(i * 4)) = scaled_pair(v[j].x, v[j].y, scale);
-        *(uint32_t *)(xs + place_of(i * 4 + 2)) = scaled_pair(v[j].z, v[j].w, scale);
+        uint32_t a = scaled_pair(v[j].x, v[j].y, scale), b = scaled_pair(v[j].z, v[j].w, scale);
+        if (j * THREADS + threadIdx.x >= n_quads) continue;
+        *(uint32_t *)(first + j * THREADS * 4) = a;
+        *(uint32_t *)(second + j * THREADS * 4) = b;
     }
     return exponent;
 }
 
-// A row through rms_norm.cu's operations, then take_row's. get(v): the row's values by norm_place;
-// called when the norm's weights are asked for.
+// A row through rms_norm.cu's operations, then take_row's. get(v): the row's norm_values; called
+// when the norm's weights are asked for.
 template <uint32_t EACH, class G>
 static __device__ int take_normed(__half *xs, const float *norm, uint32_t n, float eps,
                                   block_state &b, G get)
 {
     float v[EACH], w[EACH];
     uint32_t largest = 0, t = threadIdx.x;
-#pragma unroll
-    for (uint32_t j = 0; j < EACH; j++)
-        w[j] = __ldg(norm + norm_place(j, n));
+    norm_values(w, norm, n, load_norm);
     get(v);
     float s = row_scale(v, n, eps, b.sums);
 #pragma unroll
@@ -102,10 +107,13 @@ static __device__ int take_normed(__half *xs, const float *norm, uint32_t n, flo
     }
     int exponent = row_exponent(largest, b.maxima);
     float scale = pow2(exponent);
+    if (t >= NORM_THREADS) return exponent;
+    __half *to = xs + place_of(t);
 #pragma unroll
-    for (uint32_t j = 0; j < EACH; j++)
-        if (t < NORM_THREADS && j * NORM_THREADS + t < n)
-            xs[place_of(j * NORM_THREADS + t)] = __float2half_rn(__fmul_rn(v[j], scale));
+    for (uint32_t j = 0; j < EACH; j++) {
+        __half h = __float2half_rn(__fmul_rn(v[j], scale));
+        if (j * NORM_THREADS + t < n) to[j * NORM_THREADS] = h;
+    }
     return exponent;
 }
 
@@ -217,9 +225,7 @@ static __device__ int take(const A &a, block_state &b, __half *xs, uint32_t i, u
     };
     auto get = [&](auto &v) {
         meet();
-#pragma unroll
-        for (uint32_t j = 0; j < sizeof v / sizeof *v; j++)
-            v[j] = __ldcg(p.x + norm_place(j, p.n_in));
+        norm_values(v, p.x, p.n_in, load_row);
     };
     if (A::MORE && p.post != nullptr) {
         auto sum = [&](auto &v) {
@@ -236,22 +242,25 @@ static __device__ int take(const A &a, block_state &b, __half *xs, uint32_t i, u
         meet();
         return take_row(xs, p.x, p.n_in, b.maxima);
     }
-    if (p.n_in <= 16 * NORM_THREADS)
-        return take_normed<16>(xs, p.norm, p.n_in, a.rms_eps, b, get);
+    if (p.n_in <= 16 * NORM_THREADS) return take_normed<16>(xs, p.norm, p.n_in, a.rms_eps, b, get);
     return take_normed<WALK_NORM_MAX / NORM_THREADS>(xs, p.norm, p.n_in, a.rms_eps, b, get);
 }
 
-// All products and, in between, the attention. ring: of a warp that multiplies; feed: of one that
-// does not.
+// All products and, in between, the attention. slots: [MULS][n_slots]
 template <class A>
-static __device__ __forceinline__ void go(const A &a, walk_ring &ring, walk_feed &feed,
-                                          block_state &b, char *row)
+static __device__ __forceinline__ void go(const A &a, const walk_weights *weights, block_state &b,
+                                          char *row, char *slots, uint32_t n_slots)
 {
     __half *xs = (__half *)row;
     uint32_t target = *(volatile uint32_t *)(a.meet + 1), warp = threadIdx.x / 32;
     if (blockIdx.x == 0 && threadIdx.x < 2) a.finite[threadIdx.x] = 0;
     put_product(b, 0, call_product(a, 0));
     row_place place = place_row(a, b.angles);
+    if (threadIdx.x < WALK_VIEWS) {
+        first_item &f = b.item[threadIdx.x];
+        uint32_t window = a.view[threadIdx.x].window, p = place.position;
+        f.it = item_at(a, first_seen(window, p), p, blockIdx.x, &f.n);
+    }
     meet_block();
     for (uint32_t i = 0; i < a.n_rows; i++) {
         bool in_layer = i < 4 * a.n_layers, begins_layer = i % 4 == 0 && in_layer;
@@ -262,17 +271,37 @@ static __device__ __forceinline__ void go(const A &a, walk_ring &ring, walk_feed
         put_product(b, i + 1, next);
         meet_block();
         if (warp < MULS) {
-            multiply(a, ring, b, feed.weights[i], i, xs, exponent);
+            uint2 at = b.ring[warp];
+            walk_ring ring = {
+                slots + warp * n_slots * SLOT, b.full[warp], b.empty[warp], n_slots, at.x, at.y};
+            multiply(a, ring, b, weights[i], i, xs, exponent);
+            __syncwarp();
+            if (threadIdx.x % 32 == 0) b.ring[warp] = make_uint2(ring.slot, ring.parity);
+            __syncwarp();
         } else {
-            if (begins_layer) call_items(a, place_layer(a, place, b.angles, i / 4));
-            if (threadIdx.x % 32 == 0) feed.follow(i, warp - MULS);
+            if (begins_layer) {
+                layer_place l = place_layer(a, place, b.angles, i / 4);
+                call_items(a, l, b.item[l.view_i]);
+            }
+            if (threadIdx.x % 32 == 0) {
+                uint32_t w = warp - MULS;
+                walk_feed feed = b.feed[w];
+                // Made anew, these are known to be in shared memory; loaded, they are not.
+                feed.slots = slots + w * n_slots * SLOT;
+                feed.full = b.full[w];
+                feed.empty = b.empty[w];
+                feed.weights = weights;
+                feed.follow(i, w);
+                b.feed[w] = feed;
+            }
             __syncwarp();
         }
         if (i + 1 == a.n_rows) break; // nobody waits for the last
         target += gridDim.x;
         if (!begins_layer) continue;
         arrive_all(a.meet, MULS * 32);
-        attend(a, place_layer(a, place, b.angles, i / 4), row, [&] { await_all(a.meet, target); });
+        layer_place l = place_layer(a, place, b.angles, i / 4);
+        attend(a, l, row, b.item[l.view_i], [&] { await_all(a.meet, target); });
         target += gridDim.x;
     }
     if (blockIdx.x == 0 && threadIdx.x == 0) a.meet[1] = target;
@@ -305,23 +334,13 @@ __global__ void __launch_bounds__(THREADS, 1) walk(const __grid_constant__ walk_
     __syncthreads();
     const walk_weights *w = (const walk_weights *)weights;
     walk_ring ring = {slots + warp * n_slots * SLOT, b.full[warp], b.empty[warp], n_slots, 0, 0};
-    walk_feed feed = {slots + warp * n_slots * SLOT,
-                      b.full[warp],
-                      b.empty[warp],
-                      w,
-                      a.n_products,
-                      n_slots,
-                      0,
-                      0,
-                      0,
-                      walk_share(w[0], 0, warp),
-                      nullptr,
-                      nullptr,
-                      0,
-                      0};
-    if (threadIdx.x >= MULS * 32 && threadIdx.x % 32 == 0) feed.fill(warp);
-    __syncwarp();
-    go(a, ring, feed, b, row);
+    if (threadIdx.x >= MULS * 32 && threadIdx.x % 32 == 0) {
+        walk_feed feed(w, a.n_products, ring, warp);
+        feed.fill(warp);
+        b.ring[warp] = make_uint2(0, 0);
+        b.feed[warp] = feed;
+    }
+    go(a, w, b, row, slots, n_slots);
 }
 
 int64_t cuda_walk_rings_bytes(uint32_t n_products, uint32_t x_bytes)

@@ -13,10 +13,27 @@ __device__ __forceinline__ void meet_block()
     asm volatile("bar.sync 1, 512;" ::: "memory");
 }
 
-// A thread's places of a row that a norm goes over, past the end the last: j of them.
-__device__ __forceinline__ uint32_t norm_place(uint32_t j, uint32_t n)
+// A thread's values of a row of n that a norm goes over: EACH, zeros past the end. load(p): from
+// where.
+template <uint32_t EACH, class F>
+__device__ __forceinline__ void norm_values(float (&v)[EACH], const float *row, uint32_t n, F load)
 {
-    return min(j * NORM_THREADS + threadIdx.x % NORM_THREADS, n - 1);
+    uint32_t t = threadIdx.x % NORM_THREADS;
+    row += t;
+#pragma unroll
+    for (uint32_t j = 0; j < EACH; j++)
+        v[j] = j * NORM_THREADS + t < n ? load(row + j * NORM_THREADS) : 0.0f;
+}
+
+// Past the first cache, where others write; and what nobody writes.
+__device__ __forceinline__ float load_row(const float *p)
+{
+    return __ldcg(p);
+}
+
+__device__ __forceinline__ float load_norm(const float *p)
+{
+    return __ldg(p);
 }
 
 // What a norm scales the row by whose values v are. room: [8]; it is read when the block has met
@@ -29,7 +46,7 @@ static __device__ __forceinline__ float row_scale(const float (&v)[EACH], uint32
     float sum = 0;
 #pragma unroll
     for (uint32_t j = 0; j < EACH; j++)
-        if (j * NORM_THREADS + t < n) sum = __fmaf_rn(v[j], v[j], sum);
+        sum = __fmaf_rn(v[j], v[j], sum); // past the end 0 is added: the same sum
     sum = warp_sum(sum);
     if (t < NORM_THREADS && t % 32 == 0) room[t / 32] = sum;
     meet_block();
@@ -47,15 +64,10 @@ static __device__ __forceinline__ void sum_row(float (&v)[EACH], const walk_prod
 {
     float x[EACH], w[EACH];
     uint32_t n = p.n_in;
-#pragma unroll
-    for (uint32_t j = 0; j < EACH; j++) {
-        w[j] = __ldg(p.post + norm_place(j, n));
-        x[j] = __ldcg(p.x + norm_place(j, n));
-    }
+    norm_values(w, p.post, n, load_norm);
+    norm_values(x, p.x, n, load_row);
     meet();
-#pragma unroll
-    for (uint32_t j = 0; j < EACH; j++)
-        v[j] = __ldcg(p.y + norm_place(j, n));
+    norm_values(v, p.y, n, load_row);
     float s = row_scale(v, n, eps, room);
 #pragma unroll
     for (uint32_t j = 0; j < EACH; j++)
@@ -63,7 +75,8 @@ static __device__ __forceinline__ void sum_row(float (&v)[EACH], const walk_prod
     if (blockIdx.x != 0 || threadIdx.x >= NORM_THREADS) return;
 #pragma unroll
     for (uint32_t j = 0; j < EACH; j++) {
-        p.sum[norm_place(j, n)] = v[j];
+        if (j * NORM_THREADS + threadIdx.x >= n) break;
+        p.sum[j * NORM_THREADS + threadIdx.x] = v[j];
         if (finite != nullptr && magnitude_bits(v[j]) >= 0x7f800000u) *finite = 1;
     }
 }

@@ -78,7 +78,30 @@ __device__ __forceinline__ void wait_aside(uint64_t *b, uint32_t parity)
                  : "memory");
 }
 
-// A ring as the warp that fills it has it: one lane's.
+// A ring as the warp that uses it has it.
+struct walk_ring {
+    char *slots;
+    uint64_t *full, *empty;
+    uint32_t n_slots, slot, parity; // the slot in hand
+
+    __device__ __forceinline__ const char *wait() const
+    {
+        barrier_wait(full + slot, parity);
+        return slots + slot * SLOT;
+    }
+    // The slot in hand is used: by the whole warp.
+    __device__ __forceinline__ void step()
+    {
+        __syncwarp();
+        if (threadIdx.x % 32 == 0) barrier_arrive(empty + slot);
+        if (++slot == n_slots) {
+            slot = 0;
+            parity ^= 1;
+        }
+    }
+};
+
+// And as the warp that fills it: one lane's.
 struct walk_feed {
     char *slots;
     uint64_t *full, *empty;
@@ -88,6 +111,13 @@ struct walk_feed {
     const char *from, *beside; // what is to be copied next of a piece, and of the tile beside it
     uint32_t left, most;
 
+    __device__ __forceinline__ walk_feed(const walk_weights *w, uint32_t n, const walk_ring &ring,
+                                         uint32_t warp)
+        : slots(ring.slots), full(ring.full), empty(ring.empty), weights(w), n_products(n),
+          n_slots(ring.n_slots), slot(0), parity(0), product_i(0), share(w[0], 0, warp),
+          from(nullptr), beside(nullptr), left(0), most(0)
+    {
+    }
     // Have something left to copy, from the next piece if need be; false: all is copied.
     __device__ __forceinline__ bool find(uint32_t warp)
     {
@@ -148,29 +178,6 @@ struct walk_feed {
     }
 };
 
-// And as the warp that uses it.
-struct walk_ring {
-    const char *slots;
-    uint64_t *full, *empty;
-    uint32_t n_slots, slot, parity;
-
-    __device__ __forceinline__ const char *wait() const
-    {
-        barrier_wait(full + slot, parity);
-        return slots + slot * SLOT;
-    }
-    // The slot in hand is used: by the whole warp.
-    __device__ __forceinline__ void step()
-    {
-        __syncwarp();
-        if (threadIdx.x % 32 == 0) barrier_arrive(empty + slot);
-        if (++slot == n_slots) {
-            slot = 0;
-            parity ^= 1;
-        }
-    }
-};
-
 // A lane's two k16 steps of the row.
 __device__ __forceinline__ uint4 row_steps(const char *x)
 {
@@ -210,7 +217,7 @@ static __device__ __forceinline__ float chain(walk_ring &ring, uint32_t n, const
     float d[4] = {0, 0, 0, 0};
     for_units<form, slot_units(form::unit_blocks, form::unit_bytes)>(
         ring, n, x, [&](const char *unit, const char *row) {
-            form::each(unit, lane, [&](uint32_t j, uint4 w) {
+            each_block<form>(unit, lane, [&](uint32_t j, uint4 w) {
                 uint4 v = row_steps(row + j * 64);
                 mma_one_row(d, w.x, w.y, v.x, v.y);
                 mma_one_row(d, w.z, w.w, v.z, v.w);
@@ -228,8 +235,8 @@ static __device__ __forceinline__ float2 chains(walk_ring &ring, uint32_t n, con
     for_units<form, slot_units(form::unit_blocks, form::unit_bytes) / 2>(
         ring, n, x, [&](const char *unit, const char *row) {
             uint4 first[form::unit_blocks];
-            form::each(unit, lane, [&](uint32_t j, uint4 w) { first[j] = w; });
-            form::each(unit + SLOT / 2, lane, [&](uint32_t j, uint4 w) {
+            each_block<form>(unit, lane, [&](uint32_t j, uint4 w) { first[j] = w; });
+            each_block<form>(unit + SLOT / 2, lane, [&](uint32_t j, uint4 w) {
                 uint4 v = row_steps(row + j * 64);
                 mma_step(d, first[j].x, w.x, first[j].y, w.y, v.x, v.y);
                 mma_step(d, first[j].z, w.z, first[j].w, w.w, v.z, v.w);
