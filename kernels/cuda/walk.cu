@@ -13,11 +13,6 @@ struct __align__(16) block_state
     uint32_t maxima[WARPS];
     walk_product product[2]; // the one in hand and the next
     walk_angles angles[WALK_VIEWS];
-    first_item item[WALK_VIEWS];
-    // Between two products: a ring's slot in hand and parity, and how far it is filled. In registers
-    // they would leave no room for an item's keys and values.
-    uint2 ring[MULS];
-    walk_feed feed[MULS];
     // then the row or an attention item, all products' walk_weights, the rings
 };
 
@@ -242,25 +237,22 @@ static __device__ int take(const A &a, block_state &b, __half *xs, uint32_t i, u
         meet();
         return take_row(xs, p.x, p.n_in, b.maxima);
     }
-    if (p.n_in <= 16 * NORM_THREADS) return take_normed<16>(xs, p.norm, p.n_in, a.rms_eps, b, get);
+    if (p.n_in <= 16 * NORM_THREADS)
+        return take_normed<16>(xs, p.norm, p.n_in, a.rms_eps, b, get);
     return take_normed<WALK_NORM_MAX / NORM_THREADS>(xs, p.norm, p.n_in, a.rms_eps, b, get);
 }
 
-// All products and, in between, the attention. slots: [MULS][n_slots]
+// All products and, in between, the attention. ring: of a warp that multiplies; feed: of one that
+// does not.
 template <class A>
-static __device__ __forceinline__ void go(const A &a, const walk_weights *weights, block_state &b,
-                                          char *row, char *slots, uint32_t n_slots)
+static __device__ __forceinline__ void go(const A &a, walk_ring &ring, walk_feed &feed,
+                                          block_state &b, char *row)
 {
     __half *xs = (__half *)row;
     uint32_t target = *(volatile uint32_t *)(a.meet + 1), warp = threadIdx.x / 32;
     if (blockIdx.x == 0 && threadIdx.x < 2) a.finite[threadIdx.x] = 0;
     put_product(b, 0, call_product(a, 0));
     row_place place = place_row(a, b.angles);
-    if (threadIdx.x < WALK_VIEWS) {
-        first_item &f = b.item[threadIdx.x];
-        uint32_t window = a.view[threadIdx.x].window, p = place.position;
-        f.it = item_at(a, first_seen(window, p), p, blockIdx.x, &f.n);
-    }
     meet_block();
     for (uint32_t i = 0; i < a.n_rows; i++) {
         bool in_layer = i < 4 * a.n_layers, begins_layer = i % 4 == 0 && in_layer;
@@ -271,37 +263,17 @@ static __device__ __forceinline__ void go(const A &a, const walk_weights *weight
         put_product(b, i + 1, next);
         meet_block();
         if (warp < MULS) {
-            uint2 at = b.ring[warp];
-            walk_ring ring = {
-                slots + warp * n_slots * SLOT, b.full[warp], b.empty[warp], n_slots, at.x, at.y};
-            multiply(a, ring, b, weights[i], i, xs, exponent);
-            __syncwarp();
-            if (threadIdx.x % 32 == 0) b.ring[warp] = make_uint2(ring.slot, ring.parity);
-            __syncwarp();
+            multiply(a, ring, b, feed.weights[i], i, xs, exponent);
         } else {
-            if (begins_layer) {
-                layer_place l = place_layer(a, place, b.angles, i / 4);
-                call_items(a, l, b.item[l.view_i]);
-            }
-            if (threadIdx.x % 32 == 0) {
-                uint32_t w = warp - MULS;
-                walk_feed feed = b.feed[w];
-                // Made anew, these are known to be in shared memory; loaded, they are not.
-                feed.slots = slots + w * n_slots * SLOT;
-                feed.full = b.full[w];
-                feed.empty = b.empty[w];
-                feed.weights = weights;
-                feed.follow(i, w);
-                b.feed[w] = feed;
-            }
+            if (begins_layer) call_items(a, place_layer(a, place, b.angles, i / 4));
+            if (threadIdx.x % 32 == 0) feed.follow(i, warp - MULS);
             __syncwarp();
         }
         if (i + 1 == a.n_rows) break; // nobody waits for the last
         target += gridDim.x;
         if (!begins_layer) continue;
         arrive_all(a.meet, MULS * 32);
-        layer_place l = place_layer(a, place, b.angles, i / 4);
-        attend(a, l, row, b.item[l.view_i], [&] { await_all(a.meet, target); });
+        attend(a, place_layer(a, place, b.angles, i / 4), row, [&] { await_all(a.meet, target); });
         target += gridDim.x;
     }
     if (blockIdx.x == 0 && threadIdx.x == 0) a.meet[1] = target;
@@ -334,13 +306,23 @@ __global__ void __launch_bounds__(THREADS, 1) walk(const __grid_constant__ walk_
     __syncthreads();
     const walk_weights *w = (const walk_weights *)weights;
     walk_ring ring = {slots + warp * n_slots * SLOT, b.full[warp], b.empty[warp], n_slots, 0, 0};
-    if (threadIdx.x >= MULS * 32 && threadIdx.x % 32 == 0) {
-        walk_feed feed(w, a.n_products, ring, warp);
-        feed.fill(warp);
-        b.ring[warp] = make_uint2(0, 0);
-        b.feed[warp] = feed;
-    }
-    go(a, w, b, row, slots, n_slots);
+    walk_feed feed = {slots + warp * n_slots * SLOT,
+                      b.full[warp],
+                      b.empty[warp],
+                      w,
+                      a.n_products,
+                      n_slots,
+                      0,
+                      0,
+                      0,
+                      walk_share(w[0], 0, warp),
+                      nullptr,
+                      nullptr,
+                      0,
+                      0};
+    if (threadIdx.x >= MULS * 32 && threadIdx.x % 32 == 0) feed.fill(warp);
+    __syncwarp();
+    go(a, ring, feed, b, row);
 }
 
 int64_t cuda_walk_rings_bytes(uint32_t n_products, uint32_t x_bytes)

@@ -1,13 +1,16 @@
 // walk_attention.cuh - attention of one row, by items: a cell of 256 keys, up to 4 heads of one KV
 // head, in the arithmetic of attention_core.cuh on 16 warps. An item whose cell has the row's own
-// position turns its k and writes k and v first. The last item of its heads merges. Cells before
-// the row's window have no items.
+// position turns its k and writes k and v first. A thread asks for its words of keys and values
+// before the row's q is there. The last item of its heads merges. Cells before the row's window
+// have no items.
 #ifndef KERNELS_CUDA_WALK_ATTENTION_CUH
 #define KERNELS_CUDA_WALK_ATTENTION_CUH
 
-#include "kernels/cuda/walk_words.cuh"
+#include "kernels/cuda/attention_words.cuh"
+#include "kernels/cuda/walk_heads.cuh"
+#include "kernels/cuda/walk_norm.cuh"
 
-static constexpr uint32_t ITEM_HEADS = 4;
+static constexpr uint32_t ITEM_HEADS = 4, CELL_KEYS = CORE_CELL, POOL_KEYS = CORE_BLOCK;
 static constexpr uint32_t KEY_WARP = ITEM_HEADS, VALUE_WARP = KEY_WARP + 1; // of the row's own
 static_assert((WARPS - MULS) * 2 >= CELL_KEYS / POOL_KEYS * 2, "two warps for a block of keys");
 
@@ -15,8 +18,47 @@ template <uint32_t HEAD> struct __align__(16) item_state
 {
     core_state st;
     __half new_key[HEAD], new_value[HEAD]; // the row's own
-    float head[VALUE_WARP + 1][HEAD];      // of q, k and v, through their norms; then o
+    float head[KEY_WARP + 1][HEAD];        // of q and k, through their norms; then o
     uint32_t is_last;
+};
+
+struct item_of
+{
+    uint32_t cell, cell0, n_cells, kv_head, head0, n_heads, group, position, first;
+};
+
+// Where the pools have 64 keys of the KV head.
+static __device__ __forceinline__ uint64_t keys_at(const walk_args &a, uint32_t kv_head,
+                                                   uint32_t tables_at, uint32_t key)
+{
+    uint64_t block = __ldg(a.tables + tables_at + key / POOL_KEYS);
+    return (block * a.n_kv_heads + kv_head) * POOL_KEYS * a.n_head;
+}
+
+// The cell's words; the row's own key and value are not in the pools yet.
+template <uint32_t HEAD> struct item_words
+{
+    static constexpr bool VALUES_LATE = HEAD > WORDS_HEAD_MAX;
+    key_words<CELL_KEYS / 8 / WARPS, HEAD> keys;
+    value_words<HEAD> values;
+
+    __device__ __forceinline__ void ask_keys(const walk_args &a, const layer_place &l,
+                                             const item_of &it)
+    {
+        uint32_t begin = max(it.first, it.cell * CELL_KEYS);
+        uint32_t end = min(it.position, it.cell * CELL_KEYS + CELL_KEYS);
+        keys.ask((const __half *)l.pools->k, a.n_head, it.cell,
+                 threadIdx.x / 32 * (CELL_KEYS / 8 / WARPS), begin, end,
+                 [&](uint32_t p) { return keys_at(a, it.kv_head, l.tables_at, p); });
+    }
+    __device__ __forceinline__ void ask_values(const walk_args &a, const layer_place &l,
+                                               const item_of &it)
+    {
+        uint32_t begin = max(it.first, it.cell * CELL_KEYS);
+        uint32_t end = min(it.position, it.cell * CELL_KEYS + CELL_KEYS);
+        values.ask((const __half *)l.pools->v, a.n_head, it.cell, begin, end,
+                   [&](uint32_t p) { return keys_at(a, it.kv_head, l.tables_at, p); });
+    }
 };
 
 // Merge the cells of the item's heads, in ascending order, some asked for together.
@@ -58,120 +100,93 @@ static __device__ void merge(const walk_args &a, const item_of &it)
     }
 }
 
-// The item's queries and the row's own key and value, by one of the block's first warps each: to
-// shared memory and, of the KV head's first heads, to the pools. One code for all, so that there is
-// little of it.
-template <class A>
-static __device__ __forceinline__ void put_heads(const A &a, const layer_place &l,
-                                                 const item_of &it, item_state<A::HEAD> &st)
+// The row's own k or v, by one warp each: rounded, to shared memory and, for the KV head's first
+// heads, to the pool. value(i): what is written.
+template <uint32_t HEAD, class F>
+static __device__ void write_own(const walk_args &a, const item_of &it, void *pool, uint64_t at,
+                                 __half *own, F value)
 {
-    constexpr uint32_t HEAD = A::HEAD;
-    uint32_t n = a.n_head, t = threadIdx.x, warp = t / 32;
-    bool is_query = warp < it.n_heads, is_key = warp == KEY_WARP, is_value = warp == VALUE_WARP;
-    if (t < CORE_QUERIES) {
-        st.st.first[t] = t < it.n_heads ? it.first : UINT32_MAX;
-        st.st.last[t] = t < it.n_heads ? it.position : 0;
-    }
-    if (!is_query && (it.own() >= CELL_KEYS || !(is_key || is_value))) return;
-    const float *x = is_query ? a.q + (uint64_t)(it.head0 + warp) * n
-                              : (is_key ? a.k : a.v) + (uint64_t)it.kv_head * n;
-    if (A::MORE)
-        norm_head<HEAD>(st.head[warp], x,
-                        is_query ? l.pools->q_norm
-                        : is_key ? l.pools->k_norm
-                                 : nullptr,
-                        n, a.rms_eps);
-    const walk_view &view = a.view[l.view_i];
-    uint32_t n_rot = is_value ? 0 : view.n_rot;
-    float v[HEAD / 32];
-    core_head<HEAD>(v, n, [&](uint32_t d) {
-        return turned(view, n_rot, l.angles, d,
-                      [&](uint32_t i) { return A::MORE ? st.head[warp][i] : __ldcg(x + i); });
-    });
-    if (is_query) { // rows of st.q past the queries hold anything
-        core_query<HEAD>(st.st, warp, n, a.attn_scale, v);
-        return;
-    }
     bool writes = it.head0 % (a.n_heads / a.n_kv_heads) == 0;
-    __half *own = is_key ? st.new_key : st.new_value;
-    __half *pool = (__half *)(is_key ? l.pools->k : l.pools->v) + keys_at(a, l, it, it.position) +
-                   (uint64_t)(it.position % POOL_KEYS) * n;
+    uint32_t lane = threadIdx.x % 32, n = a.n_head;
+    float x[HEAD / 32];
 #pragma unroll
-    for (uint32_t i = 0; i < HEAD / 32; i += 2) {
-        uint32_t d = head_place(i), pair = core_pair(v[i], v[i + 1]);
-        if (d >= n) break;
-        *(uint32_t *)(own + d) = pair;
-        if (writes) *(uint32_t *)(pool + d) = pair;
+    for (uint32_t j = 0; j < HEAD / 32; j++)
+        x[j] = j * 32 + lane < n ? value(j * 32 + lane) : 0.0f;
+#pragma unroll
+    for (uint32_t j = 0; j < HEAD / 32; j++) {
+        uint32_t i = j * 32 + lane;
+        if (i >= n) break;
+        own[i] = __float2half_rn(x[j]);
+        if (writes) ((__half *)pool)[at + i] = own[i];
     }
 }
 
-// The item's o of every head, st.head, and what it was scaled by, st.st.m and st.st.l: when the
-// block has met after. meet: called before the row's q, k and v are asked for, and what the item
-// before had in shared memory is no longer read after it.
-template <class A, class M>
-static __device__ __forceinline__ void
-make_heads(const A &a, const layer_place &l, const item_of &it, item_state<A::HEAD> &st, M meet)
-{
-    constexpr uint32_t STEPS = A::HEAD / 16;
-    typename words_of<A::HEAD>::type words;
-    uint32_t n = a.n_head, warp = threadIdx.x / 32, at0 = it.cell * CELL_KEYS;
-    auto key = [&](uint32_t j, uint32_t t, uint32_t c) { return words.keys.word(j, t, c); };
-    auto sum_values = [&] {
-        core_values<words.VALUE_TILES, false>(
-            st.st, n, it.cell, max(it.first, at0), min(it.position + 1, at0 + CELL_KEYS),
-            [&](uint32_t r) { return words.dim(r); },
-            [&](uint32_t t, uint32_t r) { return words.value(t, r); },
-            [&](uint32_t head, uint32_t d, float o0, float o1) {
-                if (head >= it.n_heads) return;
-                st.head[head][d] = o0;
-                st.head[head][d + 1] = o1;
-            });
-    };
-    if (words.WEIGHERS == WARPS) {
-        words.ask_keys(a, l, it);
-        meet();
-        put_heads(a, l, it, st);
-        meet_block();
-        words.add_key(st.new_key, it, n);
-        core_weights<WARPS, STEPS>(st.st, n, it.cell, warp, key, [&] {
-            words.ask_values(a, l, it);
-            words.add_value(st.new_value, it, n);
-            meet_block();
-        });
-        meet_block();
-        if (threadIdx.x < CORE_QUERIES * 4) core_sums(st.st, threadIdx.x);
-        sum_values();
-    } else if (warp < MULS) {
-        words.find_values(a, l, it);
-        meet();
-        put_heads(a, l, it, st);
-        words.ask_values(a, l, it);
-        meet_block();
-        words.add_value(st.new_value, it, n);
-        meet_block();
-        meet_block();
-        sum_values();
-    } else {
-        words.ask_keys(a, l, it);
-        meet();
-        meet_block();
-        words.add_key(st.new_key, it, n);
-        core_weights<words.WEIGHERS, STEPS>(st.st, n, it.cell, warp - MULS, key, meet_block);
-        meet_block();
-        uint32_t i = threadIdx.x - MULS * 32;
-        if (i < CORE_QUERIES * 4) core_sums(st.st, i);
-    }
-}
-
+// meet: called when the item's keys and values are asked for and before the row's q, k and v are.
 template <class A, class M>
 static __device__ void run_item(const A &a, const layer_place &l, const item_of &it, char *shared,
                                 M meet)
 {
     constexpr uint32_t HEAD = A::HEAD;
     item_state<HEAD> &st = *(item_state<HEAD> *)shared;
-    uint32_t n = a.n_head, t = threadIdx.x;
-    make_heads(a, l, it, st, meet);
+    uint32_t n = a.n_head, t = threadIdx.x, warp = t / 32, at0 = it.cell * CELL_KEYS;
+    bool owns = it.position / CELL_KEYS == it.cell, is_query = warp < it.n_heads;
+    bool is_key = owns && warp == KEY_WARP;
+    item_words<HEAD> words;
+    words.ask_keys(a, l, it);
+    if (!words.VALUES_LATE) words.ask_values(a, l, it);
+    const float *norm = nullptr;
+    if (A::MORE) norm = is_key ? l.pools->k_norm : l.pools->q_norm;
+    meet();
+    meet_block(); // what the item before had in shared memory is no longer read
+    const float *x =
+        is_key ? a.k + (uint64_t)it.kv_head * n : a.q + (uint64_t)(it.head0 + warp) * n;
+    if (A::MORE && (is_query || is_key)) norm_head<HEAD>(st.head[warp], x, norm, n, a.rms_eps);
+    const walk_view &view = a.view[l.view_i];
+    auto value = [&](uint32_t d) {
+        return turned(view, view.n_rot, l.angles, d,
+                      [&](uint32_t i) { return A::MORE ? st.head[warp][i] : __ldcg(x + i); });
+    };
+    float query[HEAD / 32];
+    core_head<HEAD>(query, n, [&](uint32_t d) { return is_query ? value(d) : 0.0f; });
+    core_query<HEAD>(st.st, warp, n, a.attn_scale, query);
+    if (t < CORE_QUERIES) {
+        st.st.first[t] = t < it.n_heads ? it.first : UINT32_MAX;
+        st.st.last[t] = t < it.n_heads ? it.position : 0;
+    }
+    if (owns && (warp == KEY_WARP || warp == VALUE_WARP)) {
+        uint64_t own_at = keys_at(a, it.kv_head, l.tables_at, it.position) +
+                       (uint64_t)(it.position % POOL_KEYS) * n;
+        if (is_key)
+            write_own<HEAD>(a, it, l.pools->k, own_at, st.new_key, value);
+        else
+            write_own<HEAD>(a, it, l.pools->v, own_at, st.new_value, [&](uint32_t d) {
+                return __ldcg(a.v + (uint64_t)it.kv_head * n + d);
+            });
+    }
     meet_block();
+    uint32_t own = it.position - at0; // in the cell, if below CELL_KEYS
+    words.keys.turn();
+    words.keys.put(st.new_key, own, warp * (CELL_KEYS / 8 / WARPS), n);
+    bool valued = !words.VALUES_LATE;
+    if (valued) words.values.put(st.new_value, own, n);
+    core_cell<WARPS, HEAD / 16, false>(
+        st.st, n, it.cell, max(it.first, at0), min(it.position + 1, at0 + CELL_KEYS),
+        [&](uint32_t j, uint32_t step, uint32_t c) { return words.keys.word(j, step, c); },
+        [&](uint32_t step, uint32_t r, uint32_t c) { return words.values.word(step, r, c); },
+        [&] {
+            if (!valued) { // the scores are made
+                words.ask_values(a, l, it);
+                words.values.put(st.new_value, own, n);
+                valued = true;
+            }
+            meet_block();
+        },
+        [&](uint32_t head, uint32_t d, float o0, float o1) {
+            if (head >= it.n_heads) return;
+            st.head[head][d] = o0;
+            st.head[head][d + 1] = o1;
+        });
+    meet_block(); // l is there too
 
 #pragma unroll
     for (uint32_t u0 = 0; u0 < ITEM_HEADS * HEAD; u0 += THREADS) {
@@ -211,64 +226,60 @@ __device__ __forceinline__ uint32_t item_heads(const walk_args &a, uint32_t n_ce
     return heads;
 }
 
-// Item i of a row that sees [first, position]; *n: how many there are.
-static __device__ __noinline__ item_of item_at(const walk_args &a, uint32_t first,
-                                               uint32_t position, uint32_t i, uint32_t *n)
+// f(item) for the block's items.
+template <class F>
+static __device__ void for_items(const walk_args &a, const layer_place &l, F f)
 {
     item_of it;
-    it.position = position;
-    it.first = first;
-    it.cell0 = first / CELL_KEYS;
-    it.n_cells = position / CELL_KEYS - it.cell0 + 1;
-    uint32_t group = a.n_heads / a.n_kv_heads, heads = item_heads(a, it.n_cells);
-    uint32_t n_subs = (group + heads - 1) / heads, sub = i / it.n_cells % n_subs;
-    it.cell = it.cell0 + i % it.n_cells;
-    it.kv_head = i / it.n_cells / n_subs;
-    it.head0 = it.kv_head * group + sub * heads;
-    it.n_heads = min(heads, group - sub * heads);
-    *n = a.n_kv_heads * n_subs * it.n_cells;
-    return it;
+    uint32_t group = a.n_heads / a.n_kv_heads;
+    it.position = l.position;
+    it.first = l.first;
+    it.cell0 = l.first / CELL_KEYS;
+    it.n_cells = l.position / CELL_KEYS - it.cell0 + 1;
+    it.group = item_heads(a, it.n_cells);
+    uint32_t n_subs = (group + it.group - 1) / it.group;
+    for (uint32_t i = blockIdx.x; i < a.n_kv_heads * n_subs * it.n_cells; i += gridDim.x) {
+        uint32_t sub = i / it.n_cells % n_subs;
+        it.cell = it.cell0 + i % it.n_cells;
+        it.kv_head = i / it.n_cells / n_subs;
+        it.head0 = it.kv_head * group + sub * it.group;
+        it.n_heads = min(it.group, group - sub * it.group);
+        f(it);
+    }
 }
 
-// The block's first item in layers of one view, and how many there are of all blocks.
-struct first_item {
-    item_of it;
-    uint32_t n;
-};
-
-// Have the block's items, and the heads' norms, brought near while others still multiply: by the
-// warps that do not.
-template <class A>
-static __device__ void call_items(const A &a, const layer_place &l, const first_item &first)
+// Have the items' keys and values, and the heads' norms, brought near while others still multiply:
+// by the warps that do not.
+template <class A> static __device__ void call_items(const A &a, const layer_place &l)
 {
-    uint32_t i = blockIdx.x, n = first.n, t = threadIdx.x - MULS * 32;
-    if (i >= n) return;
-    if (A::MORE && t < 16 && t % 8 * 32 < a.n_head) { // lines of 32 f32
-        const float *norm = t < 8 ? l.pools->q_norm : l.pools->k_norm;
-        if (norm != nullptr) asm volatile("prefetch.global.L2 [%0];" ::"l"(norm + t % 8 * 32));
-    }
-    call_item(a, l, first.it);
-    while ((i += gridDim.x) < n)
-        call_item(a, l, item_at(a, l.first, l.position, i, &n));
+    auto call = [](const void *p) { asm volatile("prefetch.global.L2 [%0];" ::"l"(p)); };
+    for_items(a, l, [&](const item_of &it) {
+        uint32_t t = threadIdx.x - MULS * 32, key = it.cell * CELL_KEYS + t / 64 * POOL_KEYS;
+        if (A::MORE && t < 16 && t % 8 * 32 < a.n_head) { // lines of 32 f32
+            const float *norm = t < 8 ? l.pools->q_norm : l.pools->k_norm;
+            if (norm != nullptr) call(norm + t % 8 * 32);
+        }
+        if (key > it.position || key + POOL_KEYS <= it.first) return;
+        uint64_t at = keys_at(a, it.kv_head, l.tables_at, key);
+        for (uint32_t i = t % 64; i < a.n_head; i += 64) { // lines of 64 f16
+            call((const __half *)l.pools->k + at + i * 64);
+            call((const __half *)l.pools->v + at + i * 64);
+        }
+    });
 }
 
 // The block's items; meet: called once.
 template <class A, class M>
-static __device__ void attend(const A &a, const layer_place &l, char *shared,
-                              const first_item &first, M meet)
+static __device__ void attend(const A &a, const layer_place &l, char *shared, M meet)
 {
-    uint32_t i = blockIdx.x, n = first.n;
-    if (i >= n) meet();
-    item_of it = first.it;
-    while (i < n) {
+    bool met = false;
+    for_items(a, l, [&](const item_of &it) {
         run_item(a, l, it, shared, [&] {
-            if (i == blockIdx.x)
-                meet();
-            else
-                meet_block();
+            if (!met) meet();
+            met = true;
         });
-        if ((i += gridDim.x) < n) it = item_at(a, l.first, l.position, i, &n);
-    }
+    });
+    if (!met) meet();
 }
 
 #endif

@@ -78,30 +78,7 @@ __device__ __forceinline__ void wait_aside(uint64_t *b, uint32_t parity)
                  : "memory");
 }
 
-// A ring as the warp that uses it has it.
-struct walk_ring {
-    char *slots;
-    uint64_t *full, *empty;
-    uint32_t n_slots, slot, parity; // the slot in hand
-
-    __device__ __forceinline__ const char *wait() const
-    {
-        barrier_wait(full + slot, parity);
-        return slots + slot * SLOT;
-    }
-    // The slot in hand is used: by the whole warp.
-    __device__ __forceinline__ void step()
-    {
-        __syncwarp();
-        if (threadIdx.x % 32 == 0) barrier_arrive(empty + slot);
-        if (++slot == n_slots) {
-            slot = 0;
-            parity ^= 1;
-        }
-    }
-};
-
-// And as the warp that fills it: one lane's.
+// A ring as the warp that fills it has it: one lane's.
 struct walk_feed {
     char *slots;
     uint64_t *full, *empty;
@@ -111,13 +88,6 @@ struct walk_feed {
     const char *from, *beside; // what is to be copied next of a piece, and of the tile beside it
     uint32_t left, most;
 
-    __device__ __forceinline__ walk_feed(const walk_weights *w, uint32_t n, const walk_ring &ring,
-                                         uint32_t warp)
-        : slots(ring.slots), full(ring.full), empty(ring.empty), weights(w), n_products(n),
-          n_slots(ring.n_slots), slot(0), parity(0), product_i(0), share(w[0], 0, warp),
-          from(nullptr), beside(nullptr), left(0), most(0)
-    {
-    }
     // Have something left to copy, from the next piece if need be; false: all is copied.
     __device__ __forceinline__ bool find(uint32_t warp)
     {
@@ -174,6 +144,29 @@ struct walk_feed {
                 parity ^= slot + 1 == n_slots;
                 copy();
             }
+        }
+    }
+};
+
+// And as the warp that uses it.
+struct walk_ring {
+    const char *slots;
+    uint64_t *full, *empty;
+    uint32_t n_slots, slot, parity;
+
+    __device__ __forceinline__ const char *wait() const
+    {
+        barrier_wait(full + slot, parity);
+        return slots + slot * SLOT;
+    }
+    // The slot in hand is used: by the whole warp.
+    __device__ __forceinline__ void step()
+    {
+        __syncwarp();
+        if (threadIdx.x % 32 == 0) barrier_arrive(empty + slot);
+        if (++slot == n_slots) {
+            slot = 0;
+            parity ^= 1;
         }
     }
 };
