@@ -27,6 +27,14 @@ Data in ../shared (or $MEMRA_SHARED) is used when it is there; tests that need i
 END
 }
 
+# Started in the background of a shell without job control, this has SIGINT (bit 1) ignored, and so
+# would have what the tests interrupt; a shell cannot take that back, env can.
+ignored=$(sed -n 's/^SigIgn:\t//p' /proc/$$/status)
+if ((0x$ignored & 2)) && [[ -z ${started_again-} ]] && env --default-signal=INT true 2>/dev/null; then
+    exec env --default-signal=INT started_again=yes bash "${BASH_SOURCE[0]}" "$@"
+fi
+unset started_again
+
 yes=no preset=release only='' fuzz_s=60 limit_s=600 jobs=$(($(nproc) < 4 ? $(nproc) : 4)) list=no
 
 # number OPTION VALUE LEAST

@@ -55,3 +55,15 @@ refuse_run() {
     refused tests/fuzz/run.sh '0 SECONDS would be without an end' 0
     refused tests/fuzz/run.sh "no target 'frob'; there are: .*gguf_fuzz.c" 1 frob
 }
+
+@test "run.sh gives its tests SIGINT back where it was started with it ignored" {
+    # What it sources first says what the process ignores by then.
+    mkdir -p "$TEST_DIR/clone/tests" "$TEST_DIR/clone/launch"
+    cp "$MEMRA_ROOT/tests/run.sh" "$TEST_DIR/clone/tests"
+    # shellcheck disable=SC2016 # for the script to expand
+    echo 'setup_fail() { sed -n "s/^SigIgn:.*\(.\)$/\1/p" /proc/$$/status && exit "$1"; }' >"$TEST_DIR/clone/launch/setup.sh"
+    local code=0
+    (trap '' INT && exec "$TEST_DIR/clone/tests/run.sh" --frob) >"$TEST_DIR/out" || code=$?
+    [[ $code == 2 ]]
+    (((0x$(<"$TEST_DIR/out") & 2) == 0))
+}
