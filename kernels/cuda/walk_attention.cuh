@@ -143,7 +143,7 @@ static __device__ void run_item(const A &a, const layer_place &l, const item_of 
     if (A::MORE && (is_query || is_key)) norm_head<HEAD>(st.head[warp], x, norm, n, a.rms_eps);
     const walk_view &view = a.view[l.view_i];
     auto value = [&](uint32_t d) {
-        return turned(view, view.n_rot, l.angles, d,
+        return turned(view, l.angles, d,
                       [&](uint32_t i) { return A::MORE ? st.head[warp][i] : __ldcg(x + i); });
     };
     float query[HEAD / 32];

@@ -42,24 +42,14 @@ template <class A> static __device__ row_place place_row(const A &a, walk_angles
     return row;
 }
 
-// The first position that one of `position` sees through a window, or without (0).
-static __device__ __forceinline__ uint32_t first_seen(uint32_t window, uint32_t position)
-{
-    return window != 0 && position >= window ? position + 1 - window : 0;
-}
-
 template <class A>
 static __device__ __forceinline__ layer_place place_layer(const A &a, const row_place &row,
                                                           const walk_angles *angles, uint32_t i)
 {
     const walk_pools *pools = a.pools + i;
     if (!A::MORE) return {pools, angles[0], 0, row.position, 0, row.tables_at[0]};
-    uint32_t view_i = __ldg(&pools->view_i), p = row.position;
-    return {pools,
-            angles[view_i],
-            view_i,
-            p,
-            first_seen(a.view[view_i].window, p),
+    uint32_t view_i = __ldg(&pools->view_i), window = a.view[view_i].window, p = row.position;
+    return {pools, angles[view_i], view_i, p, window != 0 && p >= window ? p + 1 - window : 0,
             view_i == 0 ? row.tables_at[0] : row.tables_at[1]};
 }
 
@@ -92,14 +82,14 @@ static __device__ void norm_head(float *to, const float *x, const float *norm, u
     __syncwarp();
 }
 
-// Value i of a head, whose first n_rot values rope turns. at(i): before.
+// Value i of a head, which rope turns or leaves. at(i): before.
 template <class F>
-static __device__ __forceinline__ float turned(const walk_view &view, uint32_t n_rot,
-                                               const float2 *angles, uint32_t i, F at)
+static __device__ __forceinline__ float turned(const walk_view &view, const float2 *angles,
+                                               uint32_t i, F at)
 {
     // Without a branch: so that several are asked for together.
-    uint32_t n_pairs = n_rot / 2;
-    bool turns = i < n_rot, second = view.neox ? i >= n_pairs : i % 2 == 1;
+    uint32_t n_pairs = view.n_rot / 2;
+    bool turns = i < view.n_rot, second = view.neox ? i >= n_pairs : i % 2 == 1;
     uint32_t first = view.neox ? (second ? i - n_pairs : i) : i - i % 2;
     uint32_t p = view.neox ? first : i / 2, apart = view.neox ? n_pairs : 1;
     float a0 = at(turns ? first : i), b0 = at(turns ? first + apart : i);
